@@ -142,6 +142,24 @@ class CanaryPolicy(Document):
     invalid: Share = about("fewer answers valid under their schema, as a share of them", 0.01)
 
 
+class CorpusPolicy(Document):
+    """How a drafter gets its cohort's answers as a corpus, without any training."""
+
+    days: Days = about("days whose answers it takes", 7)
+    least_answers: Count = about("answers without which none is built", 50)
+    held_out: Small = about("share of the answers, the latest, that it is scored on", 0.2)
+    most_tokens: Count = about("most tokens of a corpus", 2_000_000)
+    lifetime_days: Annotated[float, Between(0, open=True)] = about(
+        "days until it expires, or fewer where its answers have to be forgotten before", 7.0
+    )
+    renew: Small = about("share of its lifetime after which a live one is built anew", 0.5)
+    gain: Share = about("gain of AL on the answers held out without which it is not tried", 0.02)
+    straight: bool = about(
+        "make one live without a canary whose gain on the answers held out is sure", False
+    )
+    retry_hours: Hours = about("hours until the next one after one was given up", 24.0)
+
+
 class RoutingPolicy(Document):
     """How requests are shared among live drafters (Hedge)."""
 
@@ -156,6 +174,7 @@ class AutospecPolicy(Document):
     drift: DriftPolicy = about("what counts as a change", DriftPolicy)
     retrain: RetrainPolicy = about("when training is worth it", RetrainPolicy)
     regional: RegionalPolicy = about("when several drafters are worth it", RegionalPolicy)
+    corpus: CorpusPolicy = about("how answers become a corpus", CorpusPolicy)
     canary: CanaryPolicy = about("how a new drafter is tried", CanaryPolicy)
     routing: RoutingPolicy = about("how requests are shared among drafters", RoutingPolicy)
 

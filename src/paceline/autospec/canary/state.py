@@ -78,7 +78,8 @@ class CanaryRequests:
 
     time        when the request ended, seconds since the epoch
     is_canary   whether the new drafter had it
-    accepted, rounds  draft tokens that stand, and rounds with a draft
+    accepted, rounds  draft tokens that stand, and rounds, those without a draft among them: a
+                drafter that drafts more often gains by it
     tokens      output tokens; `total` and `ttft` are seconds
     failed      whether it ended with an error
     valid       1 or 0 for an answer under a schema, NaN for others

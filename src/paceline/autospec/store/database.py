@@ -63,8 +63,12 @@ class StoreDatabase:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Hold the one write transaction of the store; it is undone where the block raises."""
+        """Hold the one write transaction of the store; it is undone where the block raises. Inside
+        another one it is a part of that."""
         connection = self.connection
+        if connection.in_transaction:
+            yield connection
+            return
         with self._worded():
             connection.execute("BEGIN IMMEDIATE")
             try:

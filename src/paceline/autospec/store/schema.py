@@ -41,6 +41,21 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             host TEXT NOT NULL, machine TEXT NOT NULL, pid INTEGER NOT NULL,
             started INTEGER NOT NULL, since REAL NOT NULL, until REAL NOT NULL)""",
     ),
+    (
+        """CREATE TABLE decisions (
+            id INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, action TEXT NOT NULL,
+            cohorts TEXT NOT NULL, start REAL NOT NULL, noted REAL NOT NULL, seen REAL NOT NULL,
+            ended REAL, gain REAL, cost REAL, why TEXT NOT NULL, why_not TEXT NOT NULL)""",
+        """CREATE UNIQUE INDEX one_lasting_decision ON decisions(kind, action, cohorts)
+            WHERE ended IS NULL""",
+        """CREATE TABLE changes (
+            id INTEGER PRIMARY KEY AUTOINCREMENT, cohort TEXT NOT NULL, origin TEXT NOT NULL,
+            version TEXT NOT NULL, replaces TEXT NOT NULL REFERENCES versions(name),
+            stage TEXT NOT NULL, progress TEXT NOT NULL, created REAL NOT NULL,
+            changed REAL NOT NULL, ended REAL, reason TEXT NOT NULL)""",
+        "CREATE UNIQUE INDEX one_change_per_cohort ON changes(cohort) WHERE ended IS NULL",
+        "CREATE UNIQUE INDEX one_change_per_version ON changes(version) WHERE ended IS NULL",
+    ),
 )
 
 

@@ -1,0 +1,263 @@
+"""A change: one attempt to replace a cohort's drafter, step by step.
+
+A step may be repeated: it looks at what is done already. What it found and what follows are one
+transaction of the store, so a kill leaves the change before the step or behind it.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from paceline.autospec.canary import CanaryAction, advanced, begun, judge, observed
+from paceline.autospec.loop.corpora import held_out, made_corpus, spec_with
+from paceline.autospec.loop.journal import ChangeOrigin, ChangeRecord, ChangeStage, LoopJournal
+from paceline.autospec.loop.observe import CanaryArms, TraceFolder
+from paceline.autospec.policy import AutospecPolicy
+from paceline.autospec.store import (
+    ALL,
+    Author,
+    DrafterStore,
+    DrafterVersion,
+    TargetIdentity,
+    VersionState,
+)
+from paceline.autospec.store.store import UNKNOWN_TARGET
+from paceline.core import InvalidRequest, PacelineError
+from paceline.drafters.corpus_folder import CorpusAnswer
+
+log = logging.getLogger(__name__)
+ACTOR = "autospec"
+CORPORA = "corpora"  # folder of the store in which corpora are built
+SETTLED_SECONDS = 30.0  # after which a request that ended is in the traces
+DAY = 86400.0
+SCORED_ON = "answers held out, all rounds"
+Measured = tuple[float, float, float, int]  # tokens per round, incl. bonus, interval, rounds
+
+
+class CohortScorer(Protocol):
+    """Scores specs on answers of one cohort: what each would have accepted."""
+
+    def __call__(
+        self, specs: Mapping[str, str], answers: Sequence[CorpusAnswer]
+    ) -> Mapping[str, Measured]:
+        """Return the scores by name. Raises InvalidRequest where no answer can be scored."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeTools:
+    """What changes work with. `scorer` is None where nothing is scored; `target` is what is known
+    of the target besides what versions say."""
+
+    store: DrafterStore
+    journal: LoopJournal
+    traces: TraceFolder
+    policy: AutospecPolicy
+    clock: Callable[[], float]
+    scorer: CohortScorer | None = None
+    target: TargetIdentity = UNKNOWN_TARGET
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeStep:
+    """One step of a change, with what it may look at: the versions that a server is ready to route
+    to, and why it cannot load others."""
+
+    tools: ChangeTools
+    change: ChangeRecord
+    ready: Collection[str]
+    refusals: Mapping[str, str]
+
+    def take(self) -> None:
+        """Take the change one step on, if one is due. Raises StoreError and InvalidRequest; the
+        latter for traces that cannot be read."""
+        if self._is_overtaken():
+            return
+        match self.change.stage:
+            case ChangeStage.BUILDING:
+                self._build()
+            case ChangeStage.SCORING:
+                self._score()
+            case ChangeStage.LOADING:
+                self._load()
+            case ChangeStage.CANARY:
+                self._watch()
+
+    def _is_overtaken(self) -> bool:
+        """End the change where it has no point any more; return whether that is so."""
+        change, tools = self.change, self.tools
+        live = tools.store.live()
+        now_live = live.get(change.cohort, live.get(ALL))
+        version = tools.store.find(change.version)
+        if now_live == change.version:
+            tools.journal.update(change, tools.clock(), ChangeStage.LIVE, "promoted by hand")
+        elif version is not None and version.state is VersionState.RETIRED:
+            self._stop("it was retired by hand")
+        elif now_live != change.replaces:
+            reason = f"{change.replaces}, which it would replace, is not live any more"
+            if change.origin is ChangeOrigin.PUSHED:  # it is tried again, beside the one that is
+                tools.journal.update(change, tools.clock(), ChangeStage.STOPPED, reason)
+            else:
+                self._stop(reason)
+        elif change.version in self.refusals:
+            self._stop(f"it cannot be loaded: {self.refusals[change.version]}")
+        else:
+            return False
+        return True
+
+    # -- the steps --------------------------------------------------------------------------------
+
+    def _build(self) -> None:
+        """Build the corpus, and put it into the store as a version."""
+        tools, change = self.tools, self.change
+        try:
+            self._fill(tools.store.version(change.replaces))
+        except InvalidRequest as error:
+            self._stop(str(error))
+        else:
+            tools.journal.update(change, tools.clock(), ChangeStage.SCORING)
+        shutil.rmtree(self._root, ignore_errors=True)
+
+    def _fill(self, parent: DrafterVersion) -> None:
+        tools, change, store = self.tools, self.change, self.tools.store
+        version = store.find(change.version)
+        if version is None:
+            why = self._author(f"a corpus for {change.cohort or 'all requests'}")
+            version = store.register(change.version, why, parent=parent.name, target=tools.target)
+        if version.state is VersionState.REGISTERED:
+            known = version.target.completed(tools.target)
+            folder = made_corpus(
+                self._root,
+                change.cohort,
+                self._answers(),
+                known,
+                tools.policy.corpus,
+                tools.clock(),
+            )
+            spec = spec_with(parent, store.folders(parent), folder)
+            store.complete(version.name, spec, self._author("built from the cohort's answers"))
+
+    def _score(self) -> None:
+        """Score the version beside the live one on answers that it has not seen."""
+        tools, change = self.tools, self.change
+        if tools.scorer is None:
+            self._go_on("not scored: there is no --model to score with")
+            return
+        names = (change.replaces, change.version)
+        specs = {name: tools.store.spec(tools.store.version(name)) for name in names}
+        try:
+            scores = tools.scorer(specs, held_out(self._answers(), tools.policy.corpus)[1])
+        except PacelineError as error:  # the canary judges it all the same
+            self._go_on(f"not scored: {error}")
+            return
+        old, new = scores[change.replaces], scores[change.version]
+        told = (
+            f"tokens per round {new[0]:.2f} ({new[1]:.2f} to {new[2]:.2f}) where {change.replaces} "
+            f"has {old[0]:.2f} ({old[1]:.2f} to {old[2]:.2f}), on answers held out"
+        )
+        gain = new[0] / old[0] - 1
+        # a renewal replaces answers that must be forgotten: it need not gain, only not lose
+        renews = change.origin is ChangeOrigin.RENEWAL
+        least = -tools.policy.canary.guard if renews else tools.policy.corpus.gain
+        with tools.store.database.transaction():
+            for name, values in scores.items():
+                tools.store.add_score(name, change.cohort, *values, SCORED_ON)
+            if gain < least:
+                self._stop(f"{told}: a gain of {gain:.1%}; {least:.1%} are needed")
+            else:
+                straight = tools.policy.corpus.straight and new[1] > old[2]
+                self._go_on(told, straight=straight)
+
+    def _load(self) -> None:
+        """Wait until it is loaded; then its canary begins, or it goes live."""
+        tools, change = self.tools, self.change
+        if change.version not in self.ready:
+            return
+        if change.progress.straight:
+            self._go_live(change.progress.score)
+            return
+        now = tools.clock()
+        state = begun(change.version, change.replaces, now, tools.policy.canary)
+        with tools.store.database.transaction():
+            if tools.store.version(change.version).state is not VersionState.CANARY:
+                tools.store.promote(change.version, self._author("loaded"), VersionState.CANARY)
+            tools.journal.update(change, now, ChangeStage.CANARY, canary=state)
+
+    def _watch(self) -> None:
+        """Judge the canary by the requests that have ended since."""
+        tools, change, policy = self.tools, self.change, self.tools.policy.canary
+        state, now = change.progress.canary, tools.clock()
+        assert state is not None, "a canary has its state from its first step on"
+        arms = CanaryArms(change.cohort, change.version, change.replaces, self._others())
+        since = max(state.through, state.step_began)
+        requests = tools.traces.arms(arms, since, now - SETTLED_SECONDS)
+        state = observed(state, requests)
+        judgement = judge(state, now, policy)
+        state = advanced(state, judgement, now, policy)
+        why = " ".join(judgement.why)
+        if judgement.action is CanaryAction.ROLL_BACK:
+            self._stop(why, canary=state)
+        elif judgement.action is CanaryAction.PROMOTE:
+            self._go_live(why, canary=state)
+        elif now - state.began > policy.longest_days * DAY:
+            self._stop(f"inconclusive: {why}", canary=state)
+        else:
+            hold = list(judgement.why) if judgement.action is CanaryAction.HOLD else []
+            if state != change.progress.canary or hold != change.progress.hold:
+                tools.journal.update(change, now, ChangeStage.CANARY, canary=state, hold=hold)
+
+    # -- what follows -----------------------------------------------------------------------------
+
+    def _go_on(self, told: str, *, straight: bool = False) -> None:
+        """Have servers load it."""
+        tools, change = self.tools, self.change
+        with tools.store.database.transaction():
+            if tools.store.version(change.version).state is VersionState.TRAINED:
+                tools.store.promote(change.version, self._author(told), VersionState.SHADOW)
+            tools.journal.update(
+                change, tools.clock(), ChangeStage.LOADING, score=told, straight=straight
+            )
+
+    def _go_live(self, reason: str, **found: Any) -> None:
+        tools, change = self.tools, self.change
+        with tools.store.database.transaction():
+            tools.store.promote(
+                change.version, self._author(reason), VersionState.LIVE, cohort=change.cohort
+            )
+            tools.journal.update(change, tools.clock(), ChangeStage.LIVE, reason, **found)
+        log.info("%s is live for %s: %s", change.version, change.cohort or "all", reason)
+
+    def _stop(self, reason: str, **found: Any) -> None:
+        """Retire the version, unless it serves somebody, and end the change."""
+        tools, change = self.tools, self.change
+        done = (VersionState.RETIRED, VersionState.LIVE)
+        with tools.store.database.transaction():
+            version = tools.store.find(change.version)
+            if version is not None and version.state not in done:
+                tools.store.retire(change.version, self._author(reason))
+            tools.journal.update(change, tools.clock(), ChangeStage.STOPPED, reason, **found)
+        log.info("the change to %s is stopped: %s", change.version, reason)
+
+    @property
+    def _root(self) -> Path:
+        """The folder in which the corpus is built."""
+        return self.tools.store.folder / CORPORA / str(self.change.id)
+
+    def _answers(self) -> list[CorpusAnswer]:
+        """Return the cohort's answers until the change began: the same after a kill."""
+        since = self.change.created - self.tools.policy.corpus.days * DAY
+        return self.tools.traces.answers(self.change.cohort, since, self.change.created)
+
+    def _others(self) -> frozenset[str]:
+        """Return the cohorts that have a drafter, or a change, of their own."""
+        tools = self.tools
+        changing = {change.cohort for change in tools.journal.active()}
+        return frozenset({*tools.store.live(), *changing} - {ALL})
+
+    def _author(self, reason: str) -> Author:
+        return Author(ACTOR, f"change {self.change.id}: {reason}")

@@ -1,0 +1,98 @@
+"""A corpus for a change: which answers it takes, for how long, and the spec that drafts from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from paceline.autospec.corpus import CorpusPlan, build_corpus
+from paceline.autospec.policy import CorpusPolicy
+from paceline.autospec.store import ALL, DrafterVersion, TargetIdentity
+from paceline.autospec.store.records import CORPUS, NETWORK
+from paceline.core import InvalidRequest
+from paceline.core.spec_line import SpecLine
+from paceline.drafters.corpus_folder import CorpusAnswer, corpus_versions, read_corpus_manifest
+
+DAY = 86400.0
+SHORTEST_SECONDS = 3600.0  # of a corpus: one that expires sooner is not worth a canary
+LOOKING_UP = ("suffix", "hybrid")  # kinds of drafters that draft from a corpus
+
+
+def held_out(
+    answers: Sequence[CorpusAnswer], policy: CorpusPolicy
+) -> tuple[Sequence[CorpusAnswer], Sequence[CorpusAnswer]]:
+    """Return the answers that a corpus is built of, and the later ones that it is scored on."""
+    place = len(answers) - round(policy.held_out * len(answers))
+    return answers[:place], answers[place:]
+
+
+def lifetime_of(answers: Sequence[CorpusAnswer], policy: CorpusPolicy, now: float) -> float:
+    """Return for how many seconds a corpus lasts: at most as long as half of its answers may be
+    kept, because one that has to be forgotten before is left out."""
+    left = sorted(answer.expires - now for answer in answers if answer.expires is not None)
+    longest = policy.lifetime_days * DAY
+    return min(longest, left[len(left) // 2]) if left else longest
+
+
+def made_corpus(
+    root: Path,
+    cohort: str,
+    answers: Sequence[CorpusAnswer],
+    target: TargetIdentity,
+    policy: CorpusPolicy,
+    now: float,
+) -> Path:
+    """Return the folder of the one corpus in `root`, which is built unless it is there: a process
+    that was killed may have done that.
+
+    Raises InvalidRequest where there are too few answers, or nobody knows the tokenizer.
+    """
+    there = corpus_versions(root)
+    if there:
+        return there[-1]
+    if target.tokenizer is None:
+        expected = "a version whose target is known, or --model, so that its tokenizer is"
+        raise InvalidRequest("tokenizer", None, expected)
+    learnt, _ = held_out(answers, policy)
+    if len(learnt) < policy.least_answers:
+        raise InvalidRequest(
+            "answers",
+            len(learnt),
+            f"at least {policy.least_answers} that drafters may learn from; capture them with "
+            "`paceline serve --traces … --traces-tokens`",
+        )
+    lifetime = lifetime_of(learnt, policy, now)
+    if lifetime < SHORTEST_SECONDS:
+        expected = "answers that are kept for longer than an hour from now"
+        raise InvalidRequest("answers", f"{lifetime:.0f} s", expected)
+    plan = CorpusPlan(
+        cohorts=() if cohort == ALL else (cohort,),
+        lifetime=lifetime,
+        most_tokens=policy.most_tokens,
+    )
+    described = {"name": target.name or "unknown", "tokenizer_sha256": target.tokenizer}
+    return build_corpus(root, learnt, described, plan, now)
+
+
+def spec_with(version: DrafterVersion, folders: Mapping[str, Path], corpus: Path) -> str:
+    """Return the spec of a version with a corpus in place of its own. A DFlash drafter becomes a
+    hybrid, which has look-ups. Raises InvalidRequest for a kind that has none."""
+    if version.kind == "dflash":
+        return f"hybrid:{folders[NETWORK]},{CORPUS}={corpus}"
+    line = SpecLine.parse((version.spec or "").format_map(folders))
+    if line.kind not in LOOKING_UP:
+        expected = f"a live version that looks answers up: {' or '.join(LOOKING_UP)}, or dflash"
+        raise InvalidRequest("spec", version.spec, expected)
+    kept = {key: values for key, values in line.options.items() if key != CORPUS}
+    options = "".join(f",{key}={','.join(values)}" for key, values in kept.items())
+    return f"{line.head}{options},{CORPUS}={corpus}"
+
+
+def expiry(folders: Mapping[str, Path]) -> tuple[float, float] | None:
+    """Return when the corpus among a version's folders was made and when it expires; None where
+    there is none."""
+    folder = folders.get(CORPUS)
+    if folder is None or not folder.is_dir():
+        return None
+    manifest = read_corpus_manifest(folder, CORPUS)
+    return manifest.created, manifest.expires

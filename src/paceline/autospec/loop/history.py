@@ -1,0 +1,69 @@
+"""What was done before, as decisions about drift need it: from services, changes and findings."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from paceline.autospec.drift import DriftKind, Ledger, LedgerEntry, LedgerKind
+from paceline.autospec.loop.journal import (
+    ChangeOrigin,
+    ChangeRecord,
+    ChangeStage,
+    LoopJournal,
+    NotedDecision,
+)
+from paceline.autospec.store import ALL
+
+
+def ledger_of(journal: LoopJournal, cohorts: Collection[str]) -> Ledger:
+    """Return the ledger of a store, for these cohorts."""
+    changes = journal.changes()
+    entries = [
+        *_swaps(journal, changes, cohorts),
+        *(entry for change in changes for entry in _trainings(change)),
+        *(entry for noted in journal.decisions() for entry in _findings(noted)),
+    ]
+    return Ledger(tuple(sorted(entries, key=lambda entry: (entry.time, entry.kind))))
+
+
+def given_up(changes: Collection[ChangeRecord]) -> dict[str, float]:
+    """Return when a corpus was last given up, by cohort."""
+    ended: dict[str, float] = {}
+    for change in changes:
+        stopped = change.stage is ChangeStage.STOPPED and change.origin is not ChangeOrigin.PUSHED
+        if stopped and change.ended is not None:
+            ended[change.cohort] = max(change.ended, ended.get(change.cohort, 0.0))
+    return ended
+
+
+def _swaps(
+    journal: LoopJournal, changes: Collection[ChangeRecord], cohorts: Collection[str]
+) -> Iterator[LedgerEntry]:
+    """Yield when cohorts got another drafter. A renewed corpus is none: the reference stays."""
+    renewals = {c.version for c in changes if c.origin is ChangeOrigin.RENEWAL}
+    services = journal.services()
+    own = {service["cohort"] for service in services if service["ended"] is None} - {ALL}
+    for service in services:
+        if service["name"] in renewals:
+            continue
+        label = service["cohort"]
+        served = frozenset({label} if label != ALL else {*cohorts} - own)
+        if served:
+            yield LedgerEntry(LedgerKind.SWAP, service["started"], served)
+
+
+def _trainings(change: ChangeRecord) -> Iterator[LedgerEntry]:
+    """Yield a change as a training. A corpus that was given up before its canary cost nothing, so
+    it does not hold back the next attempt."""
+    tried = change.ended is None or change.progress.canary or change.stage is ChangeStage.LIVE
+    if change.origin is ChangeOrigin.DRIFT and tried:
+        served = frozenset({change.cohort})
+        yield LedgerEntry(LedgerKind.TRAINING, change.created, served, change.ended)
+
+
+def _findings(noted: NotedDecision) -> Iterator[LedgerEntry]:
+    """Yield a step of a deployment that was found."""
+    decision = noted.decision
+    if decision.kind == DriftKind.DEPLOYMENT:
+        served = frozenset(decision.cohorts)
+        yield LedgerEntry(LedgerKind.FINDING, decision.start, served, noted.ended)

@@ -1,0 +1,209 @@
+"""One turn of the loop: observe, decide, take every change one step, and reconcile."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from paceline.autospec.drift import HourCells, assess
+from paceline.autospec.drift.cells import HOUR
+from paceline.autospec.loop.change import SETTLED_SECONDS, ChangeStep, ChangeTools, CohortScorer
+from paceline.autospec.loop.corpora import expiry
+from paceline.autospec.loop.decide import LoopAction, LoopDecision, Situation, decide
+from paceline.autospec.loop.history import given_up, ledger_of
+from paceline.autospec.loop.journal import ChangeOrigin, ChangeStage, LoopJournal
+from paceline.autospec.loop.observe import TraceFolder
+from paceline.autospec.loop.reconcile import reconcile
+from paceline.autospec.policy import AutospecPolicy
+from paceline.autospec.serving import ServedDrafters
+from paceline.autospec.store import (
+    ALL,
+    Author,
+    DrafterStore,
+    DrafterVersion,
+    LeaseLost,
+    StoreChange,
+    TargetIdentity,
+    VersionState,
+)
+from paceline.autospec.store.store import UNKNOWN_TARGET
+from paceline.core import PacelineError
+
+log = logging.getLogger(__name__)
+LONGEST_WAIT = 300.0  # seconds between attempts while something is not there
+ORIGINS = {
+    LoopAction.BUILD_CORPUS: ChangeOrigin.DRIFT,
+    LoopAction.RENEW_CORPUS: ChangeOrigin.RENEWAL,
+    LoopAction.TRY: ChangeOrigin.PUSHED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSettings:
+    """How the loop decides and scores. `target` is what is known of the target besides what the
+    versions of the store say; without a `scorer` the canary alone judges."""
+
+    policy: AutospecPolicy
+    scorer: CohortScorer | None = None
+    target: TargetIdentity = UNKNOWN_TARGET
+
+
+@dataclass(frozen=True, slots=True)
+class SeenHours:
+    """The sums of the hours until a time, without requests of some drafters."""
+
+    without: frozenset[str] = frozenset()
+    until: float = 0.0
+    cells: HourCells = field(default_factory=HourCells)
+
+
+class Autospec:
+    """The loop over one store, one folder of traces, and what serves. It holds nothing that a new
+    one would not find out again."""
+
+    def __init__(
+        self,
+        store: DrafterStore,
+        traces: TraceFolder,
+        serving: ServedDrafters,
+        settings: LoopSettings,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.store, self.traces, self.serving = store, traces, serving
+        self.policy, self.clock = settings.policy, clock
+        self.journal = LoopJournal(store)
+        self._tools = ChangeTools(
+            store, self.journal, traces, settings.policy, clock, settings.scorer, settings.target
+        )
+        self._seen = SeenHours()
+
+    def tick(self) -> list[LoopDecision]:
+        """Do one turn, and return what was decided. Raises ServingError, StoreError and
+        InvalidRequest; the next turn goes on from there."""
+        refusals = reconcile(self.serving, self.store)
+        ready = {name for name, there in self.serving.loaded().items() if there.is_ready}
+        decisions = self.decided()
+        self._note(decisions)
+        for change in self.journal.active():
+            ChangeStep(self._tools, change, ready - refusals.keys(), refusals).take()
+        reconcile(self.serving, self.store)
+        self._forget()
+        return decisions
+
+    def decided(self) -> list[LoopDecision]:
+        """Return what is to be done now, and do nothing."""
+        now = self.clock()
+        hour = (now - SETTLED_SECONDS) // HOUR * HOUR
+        cells = self._observed(hour)
+        ledger = ledger_of(self.journal, cells.cohorts)
+        changing = {change.cohort: change.version for change in self.journal.active()}
+        situation = Situation(
+            now=now,
+            reports=assess(cells, ledger, hour, self.policy) if cells.cohorts else (),
+            live=self.store.live(),
+            changing=changing,
+            failed=given_up(self.journal.changes()),
+            pushed=self._pushed(set(changing.values())),
+            expiring=self._expiring(now),
+        )
+        return decide(situation, self.policy)
+
+    def run(self, every: float, ended: threading.Event) -> None:
+        """Do a turn every so many seconds until `ended` is set. Whatever is not there is named, and
+        tried again after a while that grows. Raises LeaseLost where another process took over."""
+        wait = every
+        while not ended.is_set():
+            try:
+                for decision in self.tick():
+                    if decision.action is not LoopAction.NOTHING:
+                        log.info("%s", sentences(decision))
+                wait = every
+            except LeaseLost:
+                raise
+            except (PacelineError, OSError) as error:
+                wait = min(max(wait * 2, every), max(LONGEST_WAIT, every))
+                log.warning("%s; tried again in %.0f s", error, wait)
+            ended.wait(wait)
+
+    def _observed(self, until: float) -> HourCells:
+        """Return the sums of all hours until then. Those that were read already are not read again;
+        read anew, they would be the same."""
+        tried = frozenset(
+            change.version
+            for change in self.journal.changes()
+            if change.stage is not ChangeStage.LIVE
+        )
+        seen = self._seen if self._seen.without == tried else SeenHours(tried)
+        if until > seen.until:
+            cells = seen.cells + self.traces.cells(seen.until, until, tried)
+            seen = SeenHours(tried, until, cells)
+        self._seen = seen
+        return seen.cells
+
+    def _pushed(self, changing: set[str]) -> dict[str, str]:
+        """Return the versions that somebody promoted to canary, each with the cohort that it is
+        tried for: the one that its parent serves, or else all requests."""
+        pushed = {}
+        for version in reversed(self.store.versions(VersionState.CANARY)):
+            if version.name not in changing:
+                served = self.store.serves(version.parent) if version.parent else []
+                pushed[version.name] = ALL if ALL in served or not served else served[0]
+        return pushed
+
+    def _expiring(self, now: float) -> dict[str, float]:
+        """Return when the corpora of live versions expire that are to be renewed."""
+        due = {}
+        for cohort, name in self.store.live().items():
+            times = expiry(self.store.folders(self.store.version(name)))
+            if times is not None:
+                made, expires = times
+                if now >= made + self.policy.corpus.renew * (expires - made):
+                    due[cohort] = expires
+        return due
+
+    def _note(self, decisions: list[LoopDecision]) -> None:
+        """Note decisions and begin what they begin, in one transaction."""
+        now, live = self.clock(), self.store.live()
+        with self.store.database.transaction():
+            self.journal.note(decisions, now)
+            for decision in decisions:
+                if decision.action.begins_change:
+                    (cohort,) = decision.cohorts
+                    replaces = live.get(cohort, live.get(ALL, ""))
+                    origin = ORIGINS[decision.action]
+                    self.journal.begin(cohort, origin, replaces, now, decision.version)
+
+    def _forget(self) -> None:
+        """Remove the answers in corpora that have expired or were given up, so that nobody keeps
+        what has to be forgotten."""
+        given = {c.version for c in self.journal.changes() if c.stage is ChangeStage.STOPPED}
+        for version in self.store.versions(VersionState.RETIRED):
+            if version.artefacts and self._is_past(version, given):
+                self.store.discard(version.name)
+
+    def _is_past(self, version: DrafterVersion, given: set[str]) -> bool:
+        times = expiry(self.store.folders(version))
+        return times is not None and (version.name in given or times[1] <= self.clock())
+
+
+def rollback(
+    store: DrafterStore, serving: ServedDrafters, author: Author, cohort: str = ALL
+) -> StoreChange:
+    """Bring back the version that a cohort had before, in the store and where it is served.
+
+    Raises InvalidRequest where there is none, and ServingError; the store has changed before that,
+    and a loop that runs, or another reconcile(), tells the server.
+    """
+    change = store.rollback(author, cohort)
+    reconcile(serving, store)
+    return change
+
+
+def sentences(decision: LoopDecision) -> str:
+    """Return a decision as text: what, where, why, and why not something else."""
+    where = f" ({', '.join(cohort or 'all requests' for cohort in decision.cohorts)})"
+    head = f"{decision.kind}: {decision.action}{where if decision.cohorts else ''}."
+    return " ".join((head, *decision.why, *decision.why_not))

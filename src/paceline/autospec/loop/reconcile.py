@@ -1,0 +1,107 @@
+"""What servers should have, by the store alone, and how they get it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from paceline.autospec.canary import canary_rule
+from paceline.autospec.live_server import match_of
+from paceline.autospec.loop.journal import ChangeRecord, ChangeStage, LoopJournal
+from paceline.autospec.server_client import WHOLE, DrafterRoutes, RouteRule
+from paceline.autospec.serving import DrafterRefused, ServedDrafters
+from paceline.autospec.store import ALL, ArtefactDamaged, DrafterStore
+
+log = logging.getLogger(__name__)
+SALT = "paceline-autospec"  # constant: a session keeps its place as the canary's share grows
+LOADED_STAGES = (ChangeStage.LOADING, ChangeStage.CANARY)
+
+
+@dataclass(frozen=True, slots=True)
+class WantedServing:
+    """What a server should have.
+
+    versions  what must be loaded: the spec of each, by name
+    kept      what may stay if it is there: the versions that a rollback would bring back
+    known     all versions of the store; a drafter with another name is somebody else's
+    routes    who drafts for whom
+    """
+
+    versions: Mapping[str, str]
+    kept: frozenset[str]
+    known: frozenset[str]
+    routes: DrafterRoutes
+
+
+def wanted(store: DrafterStore) -> WantedServing:
+    """Return what the store says that a server should have."""
+    live, changes = store.live(), LoopJournal(store).active()
+    trying = [change for change in changes if change.stage in LOADED_STAGES]
+    names = {*live.values(), *(change.version for change in trying)}
+    previous = [store.previous(cohort) for cohort in live]
+    return WantedServing(
+        versions={name: store.spec(store.version(name)) for name in sorted(names)},
+        kept=frozenset(version.name for version in previous if version is not None),
+        known=frozenset(version.name for version in store.versions()),
+        routes=_routes(live, trying),
+    )
+
+
+def _routes(live: Mapping[str, str], trying: Collection[ChangeRecord]) -> DrafterRoutes:
+    """Return a rule for each cohort that has a drafter or a canary of its own; a canary for all
+    other requests comes last."""
+    canaries = {change.cohort: change for change in trying if change.percent > 0}
+    rules = []
+    for cohort in (*sorted({*live, *canaries} - {ALL}), ALL):
+        match, change = match_of(cohort), canaries.get(cohort)
+        if change is not None:
+            rule = canary_rule(match, change.replaces, change.version, change.percent)
+            rules.append(RouteRule(rule["match"], rule["shares"]))
+        elif cohort != ALL:
+            rules.append(RouteRule(match, {live[cohort]: WHOLE}))
+    return DrafterRoutes(live.get(ALL), tuple(rules), SALT)
+
+
+def reconcile(serving: ServedDrafters, store: DrafterStore) -> dict[str, str]:
+    """Have a server do what the store says: load what is missing, share the requests out, and let
+    leave what nobody wants. It may be repeated and broken off at will.
+
+    Return why versions could not be loaded, by name; requests go past those. Raises ServingError.
+    """
+    aim = wanted(store)
+    refusals = _load_missing(serving, store, aim)
+    ready = {name for name, there in serving.loaded().items() if there.is_ready}
+    ready -= refusals.keys()
+    serving.route(_over(aim.routes, ready))
+    for name in sorted((ready & aim.known) - aim.versions.keys() - aim.kept):
+        serving.unload(name)
+    return refusals
+
+
+def _load_missing(
+    serving: ServedDrafters, store: DrafterStore, aim: WantedServing
+) -> dict[str, str]:
+    refusals: dict[str, str] = {}
+    there = serving.loaded()
+    for name, spec in aim.versions.items():
+        present = there.get(name)
+        if present is not None:
+            if present.spec != spec:
+                refusals[name] = f"the server has another drafter {name}: {present.spec}"
+            continue
+        try:
+            store.check_files(store.version(name))
+            serving.load(name, spec)
+        except (DrafterRefused, ArtefactDamaged) as error:
+            log.error("%s cannot be loaded: %s", name, error)
+            refusals[name] = str(error)
+    return refusals
+
+
+def _over(routes: DrafterRoutes, ready: Collection[str]) -> DrafterRoutes:
+    """Return the routes with those drafters alone that requests can be routed to."""
+    named = {name for rule in routes.cohorts for name in rule.shares}
+    for name in named - set(ready):
+        routes = routes.without(name)
+    return routes if routes.default in ready else replace(routes, default=None)

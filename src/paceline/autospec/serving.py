@@ -1,0 +1,107 @@
+"""Serving, as autospec steers it: versions are loaded, get shares of the requests, and leave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from paceline.autospec.server_client import DrafterClient, DrafterRoutes, ServerRefused
+from paceline.core import PacelineError
+
+READY = "live"  # the state of a version that requests can be routed to
+# statuses of a server that has looked at a drafter and cannot load it
+LOOKED_AT = (400, 409, 413, 500)
+
+
+class ServingError(PacelineError):
+    """A server was not reached, or did not do what it was asked. What it serves goes on."""
+
+
+class DrafterRefused(ServingError):
+    """A server looked at a drafter and cannot load it, so that asking again is no help."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedVersion:
+    """A drafter that a server has. `state` is "loading", "live" or "retiring"; `requests` is how
+    many it drafts for now."""
+
+    name: str
+    spec: str
+    state: str
+    requests: int
+
+    @property
+    def is_ready(self) -> bool:
+        return self.state == READY
+
+
+class ServedDrafters(Protocol):
+    """A server, or several that are steered as one. Every method raises ServingError."""
+
+    def loaded(self) -> Mapping[str, ServedVersion]:
+        """Return what is loaded, by name."""
+        ...
+
+    def load(self, name: str, spec: str) -> None:
+        """Load a version beside the others; return when requests can be routed to it. Raises
+        DrafterRefused where it cannot be loaded."""
+        ...
+
+    def route(self, routes: DrafterRoutes) -> None:
+        """Share the requests out. A default of None leaves the server's own."""
+        ...
+
+    def unload(self, name: str) -> None:
+        """Give a version no more requests; it leaves when its last one has ended."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PacelineServing:
+    """Our own server, over its API for drafters."""
+
+    client: DrafterClient
+
+    def loaded(self) -> Mapping[str, ServedVersion]:
+        """Return what the server has loaded."""
+        with _worded():
+            there = self.client.drafters().drafters
+        return {
+            # a server that was started with a drafter shows its name in the spec
+            name: ServedVersion(name, one.spec.removeprefix(f"{name}="), one.state, one.requests)
+            for name, one in there.items()
+        }
+
+    def load(self, name: str, spec: str) -> None:
+        """Load a version beside the others."""
+        try:
+            self.client.load(name, spec)
+        except ServerRefused as error:
+            kind = DrafterRefused if error.status in LOOKED_AT else ServingError
+            raise kind(str(error)) from error
+
+    def route(self, routes: DrafterRoutes) -> None:
+        """Set the server's routes, if they are others."""
+        with _worded():
+            present = self.client.drafters().routes
+            if routes.default is None:
+                routes = replace(routes, default=present.default)
+            if routes != present:
+                self.client.set_routes(routes)
+
+    def unload(self, name: str) -> None:
+        """Have a version leave. The server's default stays, since it has no other."""
+        with _worded():
+            if self.client.drafters().routes.default != name:
+                self.client.retire(name)
+
+
+@contextmanager
+def _worded() -> Iterator[None]:
+    try:
+        yield
+    except ServerRefused as error:
+        raise ServingError(str(error)) from error

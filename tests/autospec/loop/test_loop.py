@@ -1,0 +1,169 @@
+"""The loop: what it does of itself, what it leaves alone, and that a kill changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from paceline.autospec.loop import LoopAction, rollback
+from tests.autospec.loop.worlds import ME, SHOP, Killed, Killer, World
+from tests.autospec.store.stores import snapshot
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.close()
+
+
+def actions(world: World) -> dict[LoopAction, tuple[str, ...]]:
+    return {d.action: d.cohorts for d in world.loop.decided()}
+
+
+def drifted(world: World) -> None:
+    world.live("base")
+    world.history(shop=0.2)
+    world.answers()
+    world.al = {"base/shop": 2.4, "auto-1": 3.2}
+    world.scores = {"base": 2.4, "auto-1": 3.2}
+
+
+def test_a_cohort_that_drifts_gets_a_corpus_by_way_of_a_canary(world: World) -> None:
+    drifted(world)
+    world.settle()
+    end = world.end()
+    assert end["live"] == {"": "base", SHOP: "auto-1"}
+    assert end["loaded"] == ["auto-1", "base"] and end["default"] == "base"
+    shop = {"model": "tiny", "app": "shop", "language": "de", "region": "eu"}
+    assert end["rules"] == [(shop, {"auto-1": 1.0})]
+    steps = [str(step.after) for step in world.store.history("auto-1")]
+    assert steps == ["registered", "trained", "shadow", "canary", "live"]
+    assert world.loop.journal.changes()[0].progress.canary.ended == "pass"
+    world.turn()
+    assert not world.loop.journal.active(), "it is not trained anew within the cool-down"
+
+
+def test_a_corpus_that_gains_too_little_is_not_tried(world: World) -> None:
+    drifted(world)
+    world.scores["auto-1"] = 2.41
+    world.settle()
+    (change,) = world.loop.journal.changes()
+    assert change.stage == "stopped" and "2.0% are needed" in change.reason
+    assert world.end()["loaded"] == ["base"]
+    (waiting,) = [d for d in world.loop.decided() if d.cohorts == (SHOP,)]
+    assert waiting.action is LoopAction.WAIT and "paceline train" in " ".join(waiting.why_not)
+    assert not world.store.version("auto-1").artefacts, "the answers in it are gone"
+
+
+def test_without_answers_to_learn_from_it_says_so(world: World) -> None:
+    world.live("base")
+    world.history(shop=0.2)
+    world.settle()
+    (change,) = world.loop.journal.changes()
+    assert change.stage == "stopped" and "--traces-tokens" in change.reason
+
+
+def test_a_bad_drafter_that_was_pushed_is_stopped_and_retired(world: World) -> None:
+    world.live("base")
+    world.push("bad")
+    world.al = {"bad": 1.5}
+    world.settle()
+    end = world.end()
+    assert end["states"] == {"base": "live", "bad": "retired"}
+    assert end["loaded"] == ["base"] and end["rules"] == []
+    assert "Tokens per round" in world.store.history("bad")[-1].reason
+
+
+def test_a_good_drafter_that_was_pushed_goes_live_and_the_old_one_stays_loaded(
+    world: World,
+) -> None:
+    world.live("base")
+    world.push("good")
+    world.al = {"good": 3.5}
+    world.settle()
+    assert world.store.live() == {"": "good"} and world.serving.routes.default == "good"
+    assert sorted(world.serving.drafters) == ["base", "good"]
+    before = world.serving.loads.copy()
+    rollback(world.store, world.serving, ME)
+    assert world.serving.routes.default == "base" and world.serving.loads == before
+    world.turn()
+    assert world.store.live() == {"": "base"} and not world.loop.journal.active()
+
+
+def test_a_drafter_that_cannot_be_loaded_harms_nobody(world: World) -> None:
+    world.live("base")
+    world.push("huge")
+    world.serving.refuses = {"huge"}
+    world.settle()
+    assert world.end()["states"]["huge"] == "retired"
+    assert "no room" in world.store.history("huge")[-1].reason
+    assert world.serving.routes.default == "base"
+
+
+def test_a_step_in_all_cohorts_is_an_alert_and_no_change(world: World) -> None:
+    world.live("base")
+    world.history(shop=0.2, chat=0.2, fall_days=2.0)
+    world.answers()
+    world.al = {"base": 2.4}
+    world.turn()
+    assert actions(world).keys() == {LoopAction.OFFER_ROLLBACK}
+    assert world.loop.journal.changes() == []
+    (noted,) = world.loop.journal.decisions(lasting=True)
+    assert noted.decision.kind == "deployment" and noted.decision.why_not
+
+
+def test_steady_traffic_leads_to_nothing_and_why_not(world: World) -> None:
+    world.live("base")
+    world.history()
+    world.turn()
+    (decision,) = world.loop.decided()
+    assert decision.action is LoopAction.NOTHING and "No retrain" in decision.why_not[0]
+    assert world.loop.journal.changes() == []
+
+
+def test_deciding_alone_changes_nothing(world: World) -> None:
+    drifted(world)
+    before = snapshot(world.store.folder)
+    assert LoopAction.BUILD_CORPUS in actions(world)
+    assert snapshot(world.store.folder) == before
+    assert world.serving.changes == [] and world.loop.journal.decisions() == []
+
+
+@pytest.mark.parametrize(
+    "scenario", [pytest.param("drift", marks=pytest.mark.slow), "pushed", "bad"]
+)
+def test_a_kill_at_every_point_changes_nothing(
+    scenario: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(folder: Path, at: int | None) -> tuple[World, int, bool]:
+        folder.mkdir()
+        world, killer = World(folder), Killer(at)
+        if scenario == "drift":
+            drifted(world)
+        else:
+            world.live("base")
+            world.push("new")
+            world.al = {"new": 3.5 if scenario == "pushed" else 1.5}
+        world.serving.killer, was_killed = killer, False
+        with killer.watching(monkeypatch):
+            try:
+                world.settle()
+            except Killed:
+                was_killed = True
+                world.restart()
+                world.settle()
+        return world, killer.seen, was_killed
+
+    clean, points, _ = run(tmp_path / "clean", None)
+    expected = clean.end()
+    clean.close()
+    assert points > 20
+    for at in range(points):
+        world, _, was_killed = run(tmp_path / str(at), at)
+        assert was_killed
+        assert world.end() == expected, f"killed at {at} of {points}"
+        assert max(world.serving.loads.values()) == 1, f"loaded twice after a kill at {at}"
+        world.close()
