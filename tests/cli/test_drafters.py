@@ -1,4 +1,4 @@
-"""`paceline drafters`: a store of versions, and a server that is told of its changes."""
+"""`paceline drafters`: a store of versions on the command line."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from paceline.autospec.server_client import DrafterClient
 from paceline.autospec.store import DrafterStore, StoreLease
 from paceline.cli import main
-from tests.autospec.fake_server import FakeServer
 from tests.autospec.store.stores import COHORT, drafter_folder
 
 Run = Callable[..., tuple[int, str, str]]
@@ -26,15 +24,6 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
         return code, said.out, said.err
 
     return call
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
-    fake = FakeServer("app-0")
-    connect = staticmethod(lambda url, key=None: fake.client(key))
-    monkeypatch.setattr(DrafterClient, "connect", connect)
-    monkeypatch.setenv("PACELINE_ADMIN_KEY", "admin-secret")
-    return fake
 
 
 def told(run: Run, *words: str) -> Any:
@@ -100,7 +89,6 @@ def test_a_store_is_named_where_there_is_none(run: Run, tmp_path: Path) -> None:
         (("rollback",), "cohort: nothing to go back to: no version was live for all requests"),
         (("diff", "app-1", "app-2"), "other: got 'app-2'"),
         (("history", "app-2"), "name: got 'app-2'"),
-        (("promote", "app-1", "--server", "ftp://x"), "server: got 'ftp://x'; expected a server's"),
     ],
 )
 def test_a_wrong_command_is_refused_and_changes_nothing(
@@ -124,65 +112,13 @@ def test_changed_files_are_told(run: Run, tmp_path: Path) -> None:
     assert code == 1 and "version app-1: its files" in err
 
 
-def test_a_promotion_is_told_to_the_server(run: Run, server: FakeServer) -> None:
+def test_a_rollback_leaves_a_cohort_as_it_was(run: Run) -> None:
     add(run, "app-1", "app-2")
-    assert run("promote", "app-1", "--to", "live", "--server", "http://here")[0] == 0
-    assert server.routes["default"] == "app-1" and server.drafters["app-1"]["spec"] == "suffix"
-    server.busy.add("app-1")
-    code, out, _ = run("promote", "app-2", "--to", "live", "--server", "http://here")
-    assert code == 0 and "app-1 leaves the server when its last request has ended" in out
-    assert server.routes["default"] == "app-2" and server.drafters["app-1"]["state"] == "retiring"
-    server.busy.clear()
-    server.drafters.pop("app-1")
-    assert run("rollback", "--server", "http://here")[0] == 0
-    assert server.routes["default"] == "app-1" and "app-2" not in server.drafters
-
-
-def test_a_cohort_gets_a_rule_and_loses_it(run: Run, server: FakeServer) -> None:
-    add(run, "app-1", "app-2")
-    run("promote", "app-1", "--to", "live", "--server", "http://here")
-    run("promote", "app-2", "--to", "live", "--cohort", COHORT, "--server", "http://here")
-    (rule,) = server.routes["cohorts"]
-    assert rule["match"]["language"] == "de" and rule["shares"] == {"app-2": 1.0}
-    code, out, _ = run("rollback", "--cohort", COHORT, "--server", "http://here")
+    run("promote", "app-1", "--to", "live")
+    run("promote", "app-2", "--to", "live", "--cohort", COHORT)
+    code, out, _ = run("rollback", "--cohort", COHORT)
     assert (code, out) == (0, f"no version of its own is live for {COHORT}; app-2 retired\n")
-    assert server.routes["cohorts"] == [] and "app-2" not in server.drafters
-
-
-def test_a_server_that_refuses_to_load_leaves_the_store(run: Run, server: FakeServer) -> None:
-    add(run, "app-1")
-    server.fails["POST"] = (409, "spec: no room for 3 GiB")
-    code, _, err = run("promote", "app-1", "--to", "live", "--server", "http://here")
-    assert code == 1 and "no room for 3 GiB" in err
-    assert told(run, "show", "app-1")["state"] == "trained"
-
-
-def test_a_server_that_was_not_told_is_told_by_the_same_command(
-    run: Run, server: FakeServer
-) -> None:
-    add(run, "app-1", "app-2")
-    server.fails["PUT"] = (503, "the engine has stopped")
-    promote = ("promote", "app-1", "--to", "live", "--server", "http://here")
-    code, _, err = run(*promote)
-    assert code == 1 and "app-1 is live in the store, but the server was not told: 503" in err
-    assert "give this command again" in err
-    server.fails.clear()
-    assert run(*promote)[0] == 0 and server.routes["default"] == "app-1"
-    run("promote", "app-2", "--to", "live", "--server", "http://here")
-    server.fails["PUT"] = (503, "the engine has stopped")
-    code, _, err = run("rollback", "--server", "http://here")
-    assert code == 1 and "`paceline drafters promote app-1 --to live` with --server" in err
-    server.fails.clear()
-    assert run(*promote)[0] == 0
-    assert server.routes["default"] == "app-1" and "app-2" not in server.drafters
-
-
-def test_the_servers_default_is_not_retired(run: Run, server: FakeServer) -> None:
-    add(run, "app-1")
-    run("promote", "app-1", "--to", "live", "--server", "http://here")
-    code, _, err = run("retire", "app-1", "--server", "http://here")
-    assert code == 1 and "promote another version for all requests first" in err
-    assert told(run, "show", "app-1")["state"] == "live"
+    assert told(run, "show", "app-1")["serves"] == [""]
 
 
 def test_another_process_that_decides_is_told(run: Run, tmp_path: Path) -> None:

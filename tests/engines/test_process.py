@@ -109,6 +109,16 @@ def test_a_killed_supervisor_takes_the_engine_along() -> None:
     assert comes_true(lambda: is_gone(engine.pid))
 
 
+def test_a_supervisor_that_gets_sigterm_ends_the_engine() -> None:
+    engine = EngineProcess(Vllm(), plan())
+    engine.wait_ready(PATIENCE)
+    with open(f"/proc/{engine.pid}/stat") as file:
+        supervisor = int(file.read().rpartition(")")[2].split()[1])
+    os.kill(supervisor, signal.SIGTERM)
+    assert comes_true(lambda: engine.exit_code == 0)
+    assert is_gone(engine.pid)
+
+
 def test_an_engine_that_ignores_sigterm_is_killed_after_the_grace() -> None:
     log = Log()
     engine = EngineProcess(Vllm(), plan("--stubborn"), on_line=log, grace=0.5)

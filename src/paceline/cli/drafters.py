@@ -1,12 +1,10 @@
-"""`paceline drafters`: the versions of drafters in a store, and a server that is told of them."""
+"""`paceline drafters`: the versions of drafters in a store."""
 
 from __future__ import annotations
 
 import getpass
 import json
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,13 +14,11 @@ from pydantic import Strict
 from paceline.cli.option import Argument
 from paceline.cli.options import Positional
 from paceline.cli.show import stderr_console
-from paceline.core import InvalidRequest, PacelineError
 from paceline.core.document_help import about
 from paceline.core.documents import checked
 from paceline.core.field_types import Between, OneOf
 
 if TYPE_CHECKING:
-    from paceline.autospec.server_client import DrafterClient
     from paceline.autospec.store import Author, DrafterStore, StoreChange
 
 DEFAULT_STORE = "~/.local/share/paceline/autospec"
@@ -35,7 +31,7 @@ Optional = Annotated[str, Argument(positional=True)]
 
 @checked
 class StorePlace:
-    """Where the store of drafters lies."""
+    """The folder of the store of drafters."""
 
     store: Folder | None = about("folder of the store of drafters", None, DEFAULT_STORE)
 
@@ -46,33 +42,6 @@ class StorePlace:
 
         folder = default_folder() if self.store is None else self.store.expanduser()
         return DrafterStore(folder, create=create)
-
-
-@checked
-class LiveServer:
-    """The running server that is told of a change."""
-
-    server: str | None = about(
-        "a running server that is told too, as http://127.0.0.1:8000", None, "none"
-    )
-    admin_key: str | None = about(
-        "the server's admin key; set PACELINE_ADMIN_KEY instead, which a list of processes does "
-        "not show",
-        None,
-    )
-
-    def client(self) -> DrafterClient | None:
-        """Return a client of the server, after it has answered; None without --server."""
-        from paceline.autospec.server_client import DrafterClient
-
-        if self.server is None:
-            return None
-        try:
-            client = DrafterClient.connect(self.server, self.admin_key)
-        except InvalidRequest as error:
-            raise InvalidRequest("server", self.server, error.expected) from None
-        client.drafters()
-        return client
 
 
 @checked
@@ -125,8 +94,7 @@ class DraftersAddCommand:
 
     name: Positional = about("a name for the version, as app-3")
     spec: Positional = about(
-        "the drafter, as --drafter takes it without a name: suffix, FOLDER, hybrid:FOLDER, "
-        "suffix,corpus=FOLDER"
+        "the drafter, as --drafter takes it without a name: suffix, FOLDER, hybrid:FOLDER"
     )
     parent: str | None = about("the version that it was made from", None)
     target: str | None = about("the target's name, where the folder does not say it", None)
@@ -162,8 +130,7 @@ class DraftersPromoteCommand:
     """Take a version to its next state, or to a later one.
 
     A version that is made live serves a cohort, by default all requests, and the version that
-    served it is retired. With --server, the server loads the version, and its routes change. If the
-    server was not reached, give the command again.
+    served it is retired.
     """
 
     name: Positional = about("a version's name")
@@ -172,72 +139,36 @@ class DraftersPromoteCommand:
     reason: str = about("why; it is kept in the history", "")
     json: bool = about(JSON_HELP, False)
     place: StorePlace = StorePlace()
-    running: LiveServer = LiveServer()
 
     def run(self) -> int:
-        from paceline.autospec import live_server
-        from paceline.autospec.store import StoreChange, VersionState
-        from paceline.autospec.store.states import SERVING, check_promotion, next_state
-        from paceline.autospec.store.store import check_cohort
+        from paceline.autospec.store import VersionState
+        from paceline.autospec.store.states import next_state
 
         with self.place.open() as store:
-            tell_holder(store)
-            version = store.version(self.name)
-            goal = VersionState(self.to) if self.to else next_state(self.name, version.state)
-            cohort = check_cohort(self.cohort)
-            is_done = goal is VersionState.LIVE and store.live().get(cohort) == self.name
-            client = self.running.client()
-            if not (is_done and client):
-                check_promotion(self.name, version.state, goal)
-            if client is not None and goal in SERVING:
-                live_server.bring(client, store, version)
-            if is_done and client is not None:
-                change = StoreChange(cohort, self.name, ())
-            else:
-                change = store.promote(
-                    self.name, author(self.reason), goal, cohort=cohort, expected=version.state
-                )
-            waiting = []
-            if client is not None and change.live is not None:
-                with told(f"{self.name} is live in the store", "give this command again"):
-                    live_server.route(client, cohort, self.name)
-                    waiting = live_server.dismiss_retired(client, store)
-        report(change, f"{self.name} is {goal}", waiting, as_json=self.json)
+            warn_of_holder(store)
+            before = store.version(self.name).state
+            goal = VersionState(self.to) if self.to else next_state(self.name, before)
+            change = store.promote(
+                self.name, author(self.reason), goal, cohort=self.cohort, expected=before
+            )
+        report(change, f"{self.name} is {goal}", as_json=self.json)
         return 0
 
 
 @checked
 class DraftersRetireCommand:
-    """Retire a version: it serves nobody any more.
-
-    With --server, the server takes it out of its routes and lets it leave when its last request has
-    ended. The server's default cannot leave: promote another version first.
-    """
+    """Retire a version: it serves nobody any more."""
 
     name: Positional = about("a version's name")
     reason: str = about("why; it is kept in the history", "")
     json: bool = about(JSON_HELP, False)
     place: StorePlace = StorePlace()
-    running: LiveServer = LiveServer()
 
     def run(self) -> int:
-        from paceline.autospec import live_server
-        from paceline.autospec.store import StoreChange, VersionState
-
         with self.place.open() as store:
-            tell_holder(store)
-            version, client = store.version(self.name), self.running.client()
-            if client is not None:
-                live_server.check_not_default(client, self.name)
-            if version.state is VersionState.RETIRED and client is not None:
-                change = StoreChange(None, None, (self.name,))
-            else:
-                change = store.retire(self.name, author(self.reason))
-            waiting = []
-            if client is not None:
-                with told(f"{self.name} is retired in the store", "give this command again"):
-                    waiting = live_server.dismiss_retired(client, store)
-        report(change, f"{self.name} is retired", waiting, as_json=self.json)
+            warn_of_holder(store)
+            change = store.retire(self.name, author(self.reason))
+        report(change, f"{self.name} is retired", as_json=self.json)
         return 0
 
 
@@ -245,42 +176,21 @@ class DraftersRetireCommand:
 class DraftersRollbackCommand:
     """Make the version live again that was live before the present one.
 
-    One command, one transaction: the present version is retired. With --server, the server's routes
-    change too.
+    One command, one transaction: the present version is retired.
     """
 
     cohort: str = about(COHORT_HELP, "", "all requests")
     reason: str = about("why; it is kept in the history", "")
     json: bool = about(JSON_HELP, False)
     place: StorePlace = StorePlace()
-    running: LiveServer = LiveServer()
 
     def run(self) -> int:
-        from paceline.autospec import live_server
-        from paceline.autospec.store.store import check_cohort
-
         with self.place.open() as store:
-            tell_holder(store)
-            back, client = store.previous(self.cohort), self.running.client()
-            if client is not None and back is not None:
-                live_server.bring(client, store, back)
+            warn_of_holder(store)
             change = store.rollback(author(self.reason), self.cohort)
-            waiting = []
-            if client is not None:
-                done = f"{back.name} is live" if back else "nobody is live for the cohort"
-                with told(f"{done} in the store", self._remedy(change)):
-                    live_server.route(client, check_cohort(self.cohort), change.live)
-                    waiting = live_server.dismiss_retired(client, store)
         live = f"{change.live} is live again" if change.live else "no version of its own is live"
-        report(change, live, waiting, as_json=self.json)
+        report(change, live, as_json=self.json)
         return 0
-
-    def _remedy(self, change: StoreChange) -> str:
-        """Return the command that tells a server what this one could not; a second rollback would
-        go back further."""
-        if change.live is None:
-            return "take the cohort out of the server's routes with PUT /v1/drafters/routes"
-        return f"give `paceline drafters promote {change.live} --to live` with --server"
 
 
 @checked
@@ -348,8 +258,8 @@ def author(reason: str) -> Author:
     return Author(f"{user}@{socket.gethostname()}", reason)
 
 
-def tell_holder(store: DrafterStore) -> None:
-    """Say on stderr that another process decides for the store too."""
+def warn_of_holder(store: DrafterStore) -> None:
+    """Print on stderr that another process decides for the store too."""
     from paceline.autospec.store import holder_of
 
     holder = holder_of(store)
@@ -359,26 +269,12 @@ def tell_holder(store: DrafterStore) -> None:
         )
 
 
-@contextmanager
-def told(done: str, remedy: str) -> Iterator[None]:
-    """Say of a server's refusal that the store was changed before, and how to go on."""
-    from paceline.autospec.server_client import ServerRefused
-
-    try:
-        yield
-    except ServerRefused as error:
-        message = f"{done}, but the server was not told: {error}; {remedy}"
-        raise PacelineError(message) from error
-
-
-def report(change: StoreChange, what: str, waiting: list[str], *, as_json: bool) -> None:
-    """Print what a command has changed; `waiting` still draft for requests of the server."""
+def report(change: StoreChange, what: str, *, as_json: bool) -> None:
+    """Print what a command has changed."""
     if as_json:
-        print(json.dumps({**asdict(change), "waiting": waiting}))
+        print(json.dumps(asdict(change)))
         return
     others = [name for name in change.retired if name not in what]
     end = f"; {', '.join(others)} retired" if others else ""
     where = f" for {change.cohort}" if change.cohort else ""
     print(f"{what}{where}{end}")
-    for name in waiting:
-        print(f"{name} leaves the server when its last request has ended")

@@ -81,12 +81,9 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "paceline drafters add app-1 runs/mine/drafter",
         "paceline drafters add app-2 hybrid:runs/mine/drafter --parent app-1",
     ),
-    "drafters promote": (
-        "paceline drafters promote app-2 --to live --reason 'a week of canary'",
-        "paceline drafters promote app-2 --to live --server http://127.0.0.1:8000",
-    ),
+    "drafters promote": ("paceline drafters promote app-2 --to live --reason 'a week of canary'",),
     "drafters retire": ("paceline drafters retire app-1",),
-    "drafters rollback": ("paceline drafters rollback --server http://127.0.0.1:8000",),
+    "drafters rollback": ("paceline drafters rollback --reason 'slower in the evening'",),
     "drafters diff": ("paceline drafters diff app-1 app-2",),
     "drafters history": ("paceline drafters history app-2",),
     "engine up": (

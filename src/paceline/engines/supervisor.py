@@ -51,7 +51,8 @@ def main(pid_fd: int, grace: float, command: list[str]) -> int:
         file.write(str(engine.pid))
     try:
         while engine.poll() is None and not asked[0]:
-            asked[0] = _is_over(sys.stdin.fileno())
+            # in this order: a signal may come while it waits for the pipe
+            asked[0] = _is_over(sys.stdin.fileno()) or asked[0]
         if engine.poll() is None:
             engine.send_signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):

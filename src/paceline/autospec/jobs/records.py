@@ -16,7 +16,7 @@ from paceline.core import InvalidRequest
 
 
 class JobState(StrEnum):
-    """Where a job stands.
+    """The state of a job.
 
     queued     it is in the store, and nothing of it has started
     running    it was started, and its end is not known yet

@@ -13,7 +13,8 @@ from paceline.autospec.store.states import VersionState
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who makes a change, and why; both are kept in the history."""
+    """The name of the person or program that makes a change, and the reason for it. The history
+    keeps both."""
 
     actor: str
     reason: str

@@ -1,4 +1,4 @@
-"""Where a store of drafters lies by default."""
+"""The folder of the store of drafters that no option names."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import os
 from pathlib import Path
 
 from paceline.core import InvalidRequest
-
-DEFAULT_TEXT = "~/.local/share/paceline/autospec"
 
 
 def default_folder() -> Path:

@@ -1,4 +1,4 @@
-"""What can be asked of a store of drafters, without changing it."""
+"""Read a store of drafters without changing it."""
 
 from __future__ import annotations
 

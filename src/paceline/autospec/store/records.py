@@ -1,4 +1,4 @@
-"""What a store tells: versions of drafters, their history, their scores and whom they serve."""
+"""The records of a store: versions of drafters, their history, their scores, a change."""
 
 from __future__ import annotations
 
@@ -129,8 +129,11 @@ class CohortScore:
 
 @dataclass(frozen=True, slots=True)
 class StoreChange:
-    """What a promotion, a retirement or a rollback did: the version that is live now, and those
-    that left `live` for it. `live` is None where nobody serves the cohort by itself any more."""
+    """The result of a promotion, a retirement or a rollback.
+
+    `live` is the version that serves `cohort` now, None where no version serves it by itself;
+    `retired` are those that left the state `live`.
+    """
 
     cohort: str | None
     live: str | None

@@ -9,7 +9,7 @@ from paceline.core import InvalidRequest
 
 
 class VersionState(StrEnum):
-    """Where a drafter version stands.
+    """The state of a drafter version.
 
     registered   it has a name, and something is making it
     trained      all its files are in the store, under their checksum

@@ -7,7 +7,7 @@ import { labelled } from "../lib/errors.js";
 import { COSTS, FORMS, KINDS, costOf, hasBlock } from "./state.js";
 
 /** @import { Control } from "../types/page" */
-/** @import { VersionState } from "./state.js" */
+/** @import { DrafterState } from "./state.js" */
 
 /**
  * `changed` is called after every change, `rebuilt` where the card needs other fields, `remove`
@@ -19,7 +19,7 @@ import { COSTS, FORMS, KINDS, costOf, hasBlock } from "./state.js";
 /**
  * Return a card that edits a drafter in place.
  *
- * @param {VersionState} drafter
+ * @param {DrafterState} drafter
  * @param {number} index
  * @param {Actions} actions
  */
@@ -48,7 +48,7 @@ class Fields {
   #index;
   #actions;
 
-  /** @param {VersionState} drafter @param {number} index @param {Actions} actions */
+  /** @param {DrafterState} drafter @param {number} index @param {Actions} actions */
   constructor(drafter, index, actions) {
     this.#drafter = drafter;
     this.#index = index;
@@ -159,9 +159,9 @@ class Fields {
   /**
    * Return a control that shows a field of the drafter and writes to it.
    *
-   * @template {keyof VersionState} Name
+   * @template {keyof DrafterState} Name
    * @param {Name} name
-   * @param {(id: string, changed: () => void) => Control<VersionState[Name]>} make
+   * @param {(id: string, changed: () => void) => Control<DrafterState[Name]>} make
    * @param {() => void} after
    */
   #bound(name, make, after = this.#actions.changed) {

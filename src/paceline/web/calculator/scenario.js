@@ -5,7 +5,7 @@ import { KINDS, PASTE, SERVED, costOf, hasBlock } from "./state.js";
 
 /** @import { ModelFacts, ServedScenario, StatedAcceptance } from "../types/answers" */
 /** @import { StatedDrafter, StatedScenario } from "../types/answers" */
-/** @import { VersionState, State } from "./state.js" */
+/** @import { DrafterState, State } from "./state.js" */
 
 /** @typedef {{ models: ModelFacts[], served: ServedScenario | null }} Known */
 
@@ -83,7 +83,7 @@ function statedCalibration({ calibration, calibration_json: text }, served) {
   return calibration === PASTE ? parsed("calibration", text) : calibration || undefined;
 }
 
-/** @param {VersionState} drafter @param {number} index @returns {StatedDrafter} */
+/** @param {DrafterState} drafter @param {number} index @returns {StatedDrafter} */
 function statedDrafter(drafter, index) {
   const { kind, name, cost, block, seconds } = drafter;
   if (KINDS[kind].ideal) return { kind, name };
@@ -99,7 +99,7 @@ function statedDrafter(drafter, index) {
   };
 }
 
-/** @param {VersionState} drafter @param {number} index @returns {StatedAcceptance} */
+/** @param {DrafterState} drafter @param {number} index @returns {StatedAcceptance} */
 function statedAcceptance(drafter, index) {
   switch (drafter.form) {
     case "al": return { al: drafter.al, draft_length: drafter.measured };
@@ -119,7 +119,7 @@ function drafterConfig(/** @type {string} */ text, /** @type {number} */ index) 
   return isName ? trimmed : parsed(`drafters[${index}].config`, text);
 }
 
-/** @param {VersionState} drafter @param {number} index */
+/** @param {DrafterState} drafter @param {number} index */
 function rates(drafter, index) {
   const values = drafter.rates.split(/[\s,;]+/).filter(Boolean).map(Number);
   if (values.length && values.every(Number.isFinite)) return values;

@@ -10,13 +10,13 @@ import { pack, unpack } from "../lib/pack.js";
 /** @typedef {"tensor_parallel" | "batch" | "context" | "max_draft"} NumberName */
 /** @typedef {Record<PlainName | PackedName, string>} TextFields */
 /** @typedef {Record<NumberName, number | null>} NumberFields  null: it is empty or no number */
-/** @typedef {TextFields & NumberFields & { drafters: VersionState[] }} State */
+/** @typedef {TextFields & NumberFields & { drafters: DrafterState[] }} State */
 
 /** @typedef {"kind" | "name" | "form" | "rates" | "costed"} DrafterText */
 /** @typedef {"alpha" | "al" | "measured" | "cost" | "block" | "seconds"} DrafterNumber */
 /**
  * @typedef {Record<DrafterText | "config", string> & Record<DrafterNumber, number | null>}
- *   VersionState
+ *   DrafterState
  */
 
 /**
@@ -56,7 +56,7 @@ export const MOST_DRAFTERS = 3;
 export const PASTE = "paste";
 export const SERVED = "served"; // what this server runs and has measured
 
-/** @type {VersionState} */
+/** @type {DrafterState} */
 const BLANK = {
   kind: "mtp", name: "", form: "alpha", alpha: 0.8, al: 3.5, measured: 7, rates: "",
   costed: "share", cost: 10, config: "", block: 15, seconds: 20,
@@ -109,7 +109,7 @@ export function presetState({ model, hardware, calibration, drafters, ...numbers
   };
 }
 
-/** @param {ServedScenario["drafters"][number] | StatedDrafter} drafter @returns {VersionState} */
+/** @param {ServedScenario["drafters"][number] | StatedDrafter} drafter @returns {DrafterState} */
 function drafterState(drafter) {
   const { name = "", kind, cost, block, seconds, acceptance } = drafter;
   const { alpha, al, draft_length: measured } = acceptance ?? {};
@@ -134,8 +134,8 @@ const rounded = (value) => Number(value.toPrecision(3));
 /**
  * Return one more drafter, with a name that the others do not have.
  *
- * @param {VersionState[]} drafters
- * @returns {VersionState}
+ * @param {DrafterState[]} drafters
+ * @returns {DrafterState}
  */
 export function another(drafters) {
   const kind = ["dflash", "mtp", "ideal", "ngram"]
@@ -172,7 +172,7 @@ export async function toParams(state) {
   return params;
 }
 
-/** @param {VersionState} drafter */
+/** @param {DrafterState} drafter */
 async function drafterParam(drafter) {
   const parts = [];
   for (const name of DRAFTER_NAMES) {
@@ -242,17 +242,17 @@ const isNumberName = (name) => typeof BLANK[name] === "number";
 const numberIn = (text) => (Number.isFinite(Number(text)) ? Number(text) : null);
 
 /** Return how the cost is known: a name in COSTS, or null for a kind without a cost. */
-export function costOf(/** @type {VersionState} */ { kind, costed }) {
+export function costOf(/** @type {DrafterState} */ { kind, costed }) {
   const { cost } = KINDS[kind];
   if (!cost) return null;
   return cost.includes(costed) ? costed : cost[0];
 }
 
 /** Return whether the block is stated: a config knows its own. */
-export const hasBlock = (/** @type {VersionState} */ drafter) => (
+export const hasBlock = (/** @type {DrafterState} */ drafter) => (
   Boolean(KINDS[drafter.kind].block) && costOf(drafter) !== "config");
 
-/** @param {VersionState} drafter @param {DrafterText | DrafterNumber} name */
+/** @param {DrafterState} drafter @param {DrafterText | DrafterNumber} name */
 function isRelevant(drafter, name) {
   const { ideal, seconds } = KINDS[drafter.kind];
   switch (name) {
