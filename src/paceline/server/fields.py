@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Protocol
 
-from pydantic import Field, PlainValidator, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 from pydantic_core import PydanticCustomError
 
 from paceline.core.field_types import AtMost, Whole, whole_number
 from paceline.core.params import MAX_STOPS, MAX_TOKEN_ID
+from paceline.core.refusals import UNSUPPORTED
+from paceline.server.idle_values import is_empty
 
 JsonObject = dict[str, Any]  # as json.loads() gives it
 MAX_PROMPTS = 128
@@ -105,3 +113,27 @@ Prompt = Annotated[
     str | list[str] | list[int] | list[list[int]],
     PlainValidator(_text_or_ids, json_schema_input_type=str | _Texts | _Ids | _IdLists),
 ]
+
+
+def _refuse(value: object) -> object:
+    if value == []:
+        return value
+    if is_empty(value):
+        return None
+    raise PydanticCustomError(UNSUPPORTED, "this server does not support it; leave it out")
+
+
+def _refuse_any(value: object) -> object:
+    if value is None:
+        return value
+    raise PydanticCustomError(UNSUPPORTED, "this server does not support it; leave it out")
+
+
+Unsupported = Annotated[None, BeforeValidator(_refuse)]
+Absent = Annotated[None, BeforeValidator(_refuse_any)]  # an empty object asks for something too
+NoList = Annotated[
+    list[object] | None, Field(max_length=0, description="Not supported."), BeforeValidator(_refuse)
+]
+
+
+ModelName = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr
-from pydantic_core import PydanticCustomError
+from pydantic import ConfigDict, Field, PrivateAttr
 
 from paceline.core import InvalidRequest, SamplingParams, SpeculativeParams
 from paceline.core.documents import Document
@@ -34,17 +33,19 @@ from paceline.core.params import (
     TopLogprobs,
     TopP,
 )
-from paceline.core.refusals import UNSUPPORTED
 from paceline.server.fields import (
     MAX_PROMPTS,
+    Absent,
     Biases,
     JsonObject,
+    ModelName,
+    NoList,
     Prompt,
     StopIds,
     Stops,
+    Unsupported,
     joined_text,
 )
-from paceline.server.idle_values import is_empty
 from paceline.server.structured import (
     MAX_TOOLS,
     NamedTool,
@@ -65,30 +66,6 @@ SAME_FIELDS = (
     "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
     "repetition_penalty", "min_tokens", "ignore_eos", "skip_special_tokens", "n", "seed",
 )  # fmt: skip
-
-
-def _refuse(value: object) -> object:
-    if value == []:
-        return value
-    if is_empty(value):
-        return None
-    raise PydanticCustomError(UNSUPPORTED, "this server does not support it; leave it out")
-
-
-def _refuse_any(value: object) -> object:
-    if value is None:
-        return value
-    raise PydanticCustomError(UNSUPPORTED, "this server does not support it; leave it out")
-
-
-Unsupported = Annotated[None, BeforeValidator(_refuse)]
-Absent = Annotated[None, BeforeValidator(_refuse_any)]  # an empty object asks for something too
-NoList = Annotated[
-    list[object] | None, Field(max_length=0, description="Not supported."), BeforeValidator(_refuse)
-]
-
-
-ModelName = Annotated[str, BeforeValidator(lambda value: "" if value is None else value)]
 
 
 class RequestObject(Document):

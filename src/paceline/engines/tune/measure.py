@@ -196,8 +196,8 @@ def _drafter_cost(
     if len(measured) == 1 or copied not in seconds:
         return DrafterSeconds.of(measured)
     grown = (seconds[mixed] - seconds[ALONE]) * (copied.long - 1) / mixed.short
-    each = (seconds[copied] - seconds[ALONE] - grown) / (copied.long - 1)
-    return DrafterSeconds.of(measured, np.clip(each, 0.0, seconds[ALONE]))
+    per_text = (seconds[copied] - seconds[ALONE] - grown) / (copied.long - 1)
+    return DrafterSeconds.of(measured, np.clip(per_text, 0.0, seconds[ALONE]))
 
 
 def _visits(

@@ -12,14 +12,8 @@ from paceline.core import InvalidRequest
 from paceline.core.documents import Document
 from paceline.core.field_types import AtMost, Expected, Whole
 from paceline.core.params import MaxTokens, MinP, Seed, Speculative, Temperature, TopK, TopP
-from paceline.server.fields import JsonObject, Stops, joined_text
-from paceline.server.protocol import (
-    MAX_MESSAGES,
-    NoList,
-    RequestBody,
-    RequestObject,
-    Unsupported,
-)
+from paceline.server.fields import JsonObject, NoList, Stops, Unsupported, joined_text
+from paceline.server.protocol import MAX_MESSAGES, RequestBody, RequestObject
 from paceline.server.structured import MAX_TOOLS, Name, Schema
 from paceline.server.translation import Translation, shared_fields, translated
 

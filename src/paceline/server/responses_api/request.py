@@ -21,8 +21,8 @@ from paceline.core.params import (
     TopLogprobs,
     TopP,
 )
-from paceline.server.fields import JsonObject
-from paceline.server.protocol import NoList, RequestBody, RequestObject, Unsupported
+from paceline.server.fields import JsonObject, NoList, Unsupported
+from paceline.server.protocol import RequestBody, RequestObject
 from paceline.server.responses_api.items import AnyItem, Conversation, Items
 from paceline.server.structured import MAX_TOOLS, JsonObjectFormat, Name, Schema, TextFormat
 from paceline.server.translation import Translation, shared_fields, translated
