@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -86,3 +88,22 @@ def test_a_shard_that_is_missing_or_changed_is_refused(tmp_path: Path) -> None:
     shard.unlink()
     with pytest.raises(InvalidRequest, match="a readable shard"):
         list(read_rows(tmp_path, "train"))
+
+
+def test_reading_leaves_no_thread_behind(tmp_path: Path) -> None:
+    """A thread of pyarrow's pools may abort a process that ends."""
+    written(tmp_path)
+    script = f"""
+import os
+from pathlib import Path
+import pyarrow.parquet
+from paceline.dataset.training_set import read_rows
+before = len(os.listdir("/proc/self/task"))
+rows = list(read_rows(Path({str(tmp_path)!r}), "train"))
+assert rows
+print(len(os.listdir("/proc/self/task")) - before)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "0\n"

@@ -206,8 +206,10 @@ def read_rows(folder: Path, split: str) -> Iterator[TrainingRow]:
         if hashlib.sha256(data).hexdigest() != shard.sha256:
             expected = "a shard as the manifest has it; this one was changed or damaged"
             raise InvalidRequest("set", str(path), expected)
-        # Without threads: pyarrow's pool, once started, may abort the process when that ends.
-        table = parquet.ParquetFile(io.BytesIO(data)).read(use_threads=False)
+        # Without threads and without reading ahead: a thread of pyarrow that frees a buffer of
+        # Python's while the process ends aborts it.
+        file = parquet.ParquetFile(io.BytesIO(data), pre_buffer=False)
+        table = file.read(use_threads=False)
         for record in table.to_pylist():
             spans = tuple((span["start"], span["end"]) for span in record["spans"])
             yield TrainingRow(**record | {"ids": tuple(record["ids"]), "spans": spans})
