@@ -29,7 +29,6 @@ from paceline.cli import main
 from paceline.core.cohorts import Cohort
 from paceline.dataset.traces import writer
 from paceline.dataset.traces.records import RequestTrace
-from paceline.models.loader import tokenizer_digest
 from tests.autospec.loop.worlds import write_traces
 from tests.autospec.store.stores import ME
 
@@ -86,6 +85,8 @@ class RealWorld:
 
     def begin_store(self) -> None:
         """Make a store whose `base` has been live for a while."""
+        from paceline.models.loader import tokenizer_digest  # torch: not for turns
+
         target = TargetIdentity("model", None, tokenizer_digest(self.model), None)
         with DrafterStore(self.folder / "store", create=True) as store:
             store.register("base", ME, spec="suffix", target=target)
