@@ -23,7 +23,9 @@ from paceline.engines import KINDS
 from paceline.engines.kind import LaunchPlan
 from paceline.engines.programs import find_program
 from paceline.roofline.scenario.kinds import KINDS as DRAFTING
+from paceline.synth.texts import parse_yaml
 
+FOLDER_PREFIX = "dflash:"  # before a folder, as `--drafter` and the store of drafters have it
 NO_DRAFTER = "none"  # the spec of a replica that decodes without drafts
 WITHOUT_FOLDER = [
     name for name, kind in DRAFTING.items()
@@ -58,6 +60,9 @@ class EndpointTimes(EndpointPart):
     """Between two health checks."""
     ready: Seconds = 1800.0
     """Until a started replica answers."""
+    alone: Seconds | None = 60.0
+    """For which Envoy and the replicas go on serving when nobody steers them any more, before they
+    end; null is for ever."""
 
 
 class EndpointTraces(EndpointPart):
@@ -186,11 +191,33 @@ class ManagedEndpoint(EndpointSettings):
     """Variables for every replica."""
     memory_gb: Annotated[float, Between(0, open=True)] | None = None
     """Main memory that a replica takes. Where less is free, none is started."""
+    drafter: str | None = None
+    """[NAME=]DRAFTER of the replica that a new endpoint begins with: a folder, ngram, suffix, mtp,
+    or none for one without drafts. By default there is no replica until one is loaded."""
+
+    @classmethod
+    def from_yaml(cls, path: str | Path, field: str = "file") -> Self:
+        """Read an endpoint's file. Raises InvalidRequest, which names the field with its place."""
+        try:
+            text = Path(path).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidRequest(field, str(path), f"a readable YAML file ({error})") from None
+        return cls.read(parse_yaml(text, str(path), field) or {})
+
+    @property
+    def first(self) -> tuple[str, str] | None:
+        """Return the name and the spec of the drafter that a new endpoint begins with."""
+        if self.drafter is None:
+            return None
+        name, named, spec = self.drafter.rpartition("=")
+        return (name if named else Path(spec).name), spec
 
     @model_validator(mode="after")
     def _check_whole(self) -> Self:
         if self.traces is not None and self.engine != "vllm":
             raise InvalidRequest("traces", self.traces.folder, f"none for {self.engine}: vllm only")
+        if self.first is not None and not NAME.fullmatch(self.first[0]):
+            raise InvalidRequest("drafter", self.drafter, f"NAME=DRAFTER, the name {NAME_WORDS}")
         ports = [self.address[1], *(slot.port for slot in self.slots)]
         for index, port in enumerate(ports):
             if port in ports[:index]:
@@ -204,7 +231,7 @@ class ManagedEndpoint(EndpointSettings):
         if spec in WITHOUT_FOLDER:
             kind = spec
         elif spec != NO_DRAFTER:
-            folder = Path(spec).expanduser()
+            folder = Path(spec.removeprefix(FOLDER_PREFIX)).expanduser()
             if not (folder / "config.json").is_file():
                 kinds = ", ".join(WITHOUT_FOLDER)
                 expected = f"a drafter's folder, {kinds}, or {NO_DRAFTER}"

@@ -38,6 +38,7 @@ class EnvoyGateway:
         """Start Envoy, or find the one that runs; return whether it was started. Raises
         InvalidRequest (field `listen`) for a port that is taken, and EndpointError."""
         if self.process.is_running():
+            self.process.keep()
             self._check_bootstrap(description)
             self._await_ready()
             self.apply(description)
@@ -93,7 +94,8 @@ class EnvoyGateway:
         (self.files.folder / "admin.sock").unlink(missing_ok=True)
         command = [str(find_envoy()), "-c", str(self.files.bootstrap), "--disable-hot-restart",
                    "--log-level", "warning"]  # fmt: skip
-        self.process.start(ProcessLaunch(command, GRACE_SECONDS, folder=self.files.folder))
+        folder, alone = self.files.folder, description.times.alone
+        self.process.start(ProcessLaunch(command, GRACE_SECONDS, folder=folder, alone=alone))
 
     def _await_ready(self) -> None:
         end = time.monotonic() + READY_SECONDS

@@ -10,14 +10,12 @@ from __future__ import annotations
 import importlib
 import json
 import logging
-import os
-import socket
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from email.message import Message
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +26,7 @@ from paceline.dataset.traces.records import SHARED, RequestTrace, Traced
 from paceline.dataset.traces.retention import Retention
 from paceline.dataset.traces.writer import TraceCounts, TraceWriter
 from paceline.endpoint.description import EndpointTraces
+from paceline.endpoint.unix_server import UnixHandler, UnixServer
 from paceline.engines.answers import EngineAnswer, EngineAsk
 from paceline.engines.openai_stream import take_openai
 from paceline.engines.traces import answer_bytes, answer_trace
@@ -159,40 +158,20 @@ class TapServer:
     """Takes copies on a Unix socket at `path`, which only its owner can open."""
 
     def __init__(self, path: Path, traces: TapTraces) -> None:
-        self._traces, self._path = traces, path
-        path.unlink(missing_ok=True)
-        self._server = _Server(str(path), _handler(traces))  # type: ignore[arg-type]  # a path
-        os.chmod(path, 0o600)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="taps", daemon=True)
-        self._thread.start()
+        self._traces = traces
+        self._server = UnixServer(path, _handler(traces))
 
     @property
     def counts(self) -> TraceCounts:
         return self._traces.counts
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._path.unlink(missing_ok=True)
+        self._server.close()
         self._traces.close()
 
 
-class _Server(ThreadingHTTPServer):
-    address_family = socket.AF_UNIX
-    daemon_threads = True
-
-    def server_bind(self) -> None:
-        self.socket.bind(self.server_address)
-
-    def get_request(self) -> tuple[socket.socket, Any]:
-        connection, _ = self.socket.accept()
-        return connection, ("unix", 0)
-
-
 def _handler(traces: TapTraces) -> type[BaseHTTPRequestHandler]:
-    class TapHandler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
+    class TapHandler(UnixHandler):
         def do_POST(self) -> None:
             size = int(self.headers.get("content-length", 0))
             data = self.rfile.read(min(size, LONGEST_COPY))
@@ -203,9 +182,6 @@ def _handler(traces: TapTraces) -> type[BaseHTTPRequestHandler]:
                     traces.take(TappedAnswer.of(self.headers, data))
             else:
                 self.close_connection = True
-
-        def log_message(self, *_: object) -> None:
-            pass
 
     return TapHandler
 
