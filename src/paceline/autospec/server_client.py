@@ -90,6 +90,15 @@ class DrafterRoutes:
             "salt": self.salt,
         }
 
+    def in_words(self) -> str:
+        """Return the routes for people: the shares of each rule, and who has all other requests."""
+        rules = [
+            f"{', '.join(f'{part}={value}' for part, value in rule.match.items()) or 'others'}: "
+            + ", ".join(f"{share:.4g} {name}" for name, share in rule.shares.items())
+            for rule in self.cohorts
+        ]
+        return "; ".join([*rules, f"all others: {self.default or 'nobody'}"])
+
     def serving(self, name: str, match: Mapping[str, str]) -> DrafterRoutes:
         """Return the routes with a drafter for all requests of a cohort; {} is the default."""
         if not match:

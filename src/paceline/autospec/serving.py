@@ -107,6 +107,39 @@ class PacelineServing:
                 self.client.retire(name)
 
 
+class PlannedServing:
+    """Stands in for a server and only notes, in words, what would be done to it: `steps`."""
+
+    def __init__(self, client: DrafterClient) -> None:
+        with _worded():
+            self._present = client.drafters().routes
+        self._loaded = dict(PacelineServing(client).loaded())
+        self.steps: list[str] = []
+
+    def loaded(self) -> Mapping[str, ServedVersion]:
+        """Return what would be loaded."""
+        return self._loaded
+
+    def load(self, name: str, spec: str) -> None:
+        """Note that a version would be loaded."""
+        self.steps.append(f"load {name} ({spec})")
+        self._loaded[name] = ServedVersion(name, spec, READY, 0)
+
+    def route(self, routes: DrafterRoutes) -> None:
+        """Note routes that the server does not have."""
+        if routes.default is None:
+            routes = replace(routes, default=self._present.default)
+        if routes != self._present:
+            self.steps.append(f"route {routes.in_words()}")
+            self._present = routes
+
+    def unload(self, name: str) -> None:
+        """Note that a version would leave."""
+        if name != self._present.default:
+            self.steps.append(f"let {name} leave")
+            del self._loaded[name]
+
+
 @contextmanager
 def _worded() -> Iterator[None]:
     try:

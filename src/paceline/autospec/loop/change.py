@@ -161,9 +161,7 @@ class ChangeStep:
             f"has {old[0]:.2f} ({old[1]:.2f} to {old[2]:.2f}), on answers held out"
         )
         gain = new[0] / old[0] - 1
-        # a renewal replaces answers that must be forgotten: it need not gain, only not lose
-        renews = change.origin is ChangeOrigin.RENEWAL
-        least = -tools.policy.canary.guard if renews else tools.policy.corpus.gain
+        least = _least_gain(change.origin, tools.policy)
         with tools.store.database.transaction():
             for name, values in scores.items():
                 tools.store.add_score(name, change.cohort, *values, SCORED_ON)
@@ -261,3 +259,11 @@ class ChangeStep:
 
     def _author(self, reason: str) -> Author:
         return Author(ACTOR, f"change {self.change.id}: {reason}")
+
+
+def _least_gain(origin: ChangeOrigin, policy: AutospecPolicy) -> float:
+    """Return the gain of a corpus, as a share, without which it is not tried. A renewal replaces
+    answers that must be forgotten: it need not gain, only not lose."""
+    if origin is ChangeOrigin.RENEWAL:
+        return -policy.canary.guard
+    return policy.regional.gain if origin is ChangeOrigin.GROWTH else policy.corpus.gain

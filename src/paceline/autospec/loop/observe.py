@@ -11,6 +11,7 @@ import numpy as np
 
 from paceline.autospec.canary import CanaryRequests
 from paceline.autospec.drift import HourCells, RequestColumns
+from paceline.autospec.loop.calendar import DriftCalendar
 from paceline.autospec.store import ALL
 from paceline.core.cohorts import PARTS, Cohort
 from paceline.core.request import FinishReason
@@ -32,6 +33,7 @@ CANARY = (
     "spec_off",
 )
 ANSWER = ("id", "time", *PARTS, "key", "scope", "expires", *TOKEN_COLUMNS)
+USUAL_DAYS = DriftCalendar()
 NAMED = "named"  # the route of a request that chose its drafter itself
 
 
@@ -61,12 +63,18 @@ class TraceFolder:
 
     folder: Path
 
-    def cells(self, since: float, until: float, without: Collection[str] = ()) -> HourCells:
+    def cells(
+        self,
+        since: float,
+        until: float,
+        without: Collection[str] = (),
+        calendar: DriftCalendar = USUAL_DAYS,
+    ) -> HourCells:
         """Return the hourly sums of each cohort, without requests that chose their drafter and
         those of the drafters `without`: a canary says nothing about the live one."""
         cells = HourCells()
         for table in request_tables(self.folder, Selection(since=since, until=until), DRIFT):
-            cells += HourCells.of(_columns(table, without))
+            cells += HourCells.of(_columns(table, without, calendar))
         return cells
 
     def arms(self, arms: CanaryArms, since: float, until: float) -> CanaryRequests:
@@ -94,7 +102,7 @@ class TraceFolder:
         return sorted(found, key=lambda answer: answer.time)
 
 
-def _columns(table: Any, without: Collection[str]) -> RequestColumns:
+def _columns(table: Any, without: Collection[str], calendar: DriftCalendar) -> RequestColumns:
     """Return the requests of a table that drift looks at, without a loop over its rows."""
     import pyarrow.compute as compute
 
@@ -111,7 +119,7 @@ def _columns(table: Any, without: Collection[str]) -> RequestColumns:
     return RequestColumns(
         cohorts=[Cohort(*each).label for each in known],
         cohort=np.array(cohort, np.int64),
-        time=table["time"].to_numpy(),
+        time=table["time"].to_numpy() * calendar.stretch,
         accepted=values["accepted"],
         rounds=values["draft_rounds"],
         longest=values["draft_bound"],
