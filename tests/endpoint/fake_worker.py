@@ -3,8 +3,9 @@
     python fake_worker.py [--fail TEXT] [--deaf] serve TARGET ... --port N
 
 With `--deaf` it never answers. An answer's text is made of its prompt alone, as with real engines
-that draft losslessly. A request may say `delay`, the seconds between two tokens. `/counts` tells
-what came in. In answers, `worker` is the port.
+that draft losslessly. A request may say `delay`, the seconds between two tokens, and
+`breaks_off`, for an answer without its end. `/counts` tells what came in. In answers, `worker` is
+the port.
 """
 
 from __future__ import annotations
@@ -83,6 +84,8 @@ class Handler(BaseHTTPRequestHandler):
         for event in events(words, body, self.name):
             self._chunk(f"data: {json.dumps(event)}\n\n".encode())
             time.sleep(body.get("delay", 0))
+            if body.get("breaks_off"):
+                raise OSError
         self._chunk(b"data: [DONE]\n\n")
         self.wfile.write(b"0\r\n\r\n")
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Strict
 
 from paceline.cli.autospec import read_policy
+from paceline.cli.autospec_serving import ENDPOINT_HELP, steered_client
 from paceline.cli.option import Argument
 from paceline.cli.options import File
 from paceline.core import InvalidRequest
@@ -49,9 +50,10 @@ class AutospecRunCommand:
     traces: Annotated[Path, Strict(False), Flag(metavar="FOLDER")] = about(
         "folder of the server's traces, as `paceline serve --traces` writes them"
     )
-    server: Annotated[str, Flag(metavar="URL")] = about(
-        "the server whose drafters it loads and routes to, as http://127.0.0.1:8000"
+    server: Annotated[str, Flag(metavar="URL")] | None = about(
+        "the server whose drafters it loads and routes to, as http://127.0.0.1:8000", None
     )
+    endpoint: Annotated[str, Flag(metavar="FILE|FOLDER")] | None = about(ENDPOINT_HELP, None)
     admin_key: str | None = about(
         "the server's admin key; set PACELINE_ADMIN_KEY instead, which a list of processes does "
         "not show",
@@ -72,17 +74,13 @@ class AutospecRunCommand:
     )
 
     def run(self) -> int:
-        from paceline.autospec.server_client import DrafterClient
         from paceline.autospec.store import DrafterStore, StoreLease
 
+        client = steered_client(self.server, self.endpoint, self.admin_key)
         settings = self._settings()
         if not self.traces.is_dir():
             expected = "a folder of `paceline serve --traces`"
             raise InvalidRequest("traces", str(self.traces), expected)
-        try:
-            client = DrafterClient.connect(self.server, self.admin_key)
-        except InvalidRequest as error:
-            raise InvalidRequest("server", self.server, error.expected) from None
         logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
         if self.dry_run:
             with DrafterStore(self.store.expanduser(), update=False) as store:
@@ -158,8 +156,9 @@ class AutospecRunCommand:
     def _say_hello(self, loop: Autospec) -> None:
         scored = f"scores with {self.model}" if self.model else "nothing is scored without --model"
         policy = self.policy or "the defaults"
+        steered = self.server or f"the endpoint {self.endpoint}"
         lines = [
-            f"autospec watches {self.traces} and steers {self.server}; {scored}; policy: {policy}"
+            f"autospec watches {self.traces} and steers {steered}; {scored}; policy: {policy}"
         ]
         if not loop.store.live():
             lines.append(

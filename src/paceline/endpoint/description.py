@@ -15,6 +15,7 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic import ConfigDict, Field, model_validator
 
 from paceline.core import InvalidRequest
+from paceline.core.cohorts import NONE
 from paceline.core.documents import Document
 from paceline.core.field_types import AtMost, Between, Expected, OneOf
 from paceline.dataset.traces.retention import KEEP_DAYS, TOKEN_DAYS
@@ -39,6 +40,7 @@ ReplicaName = Annotated[str, Expected(NAME_WORDS, lambda text: bool(NAME.fullmat
 Seconds = Annotated[float, Between(0, 86_400, open=True)]
 Port = Annotated[int, Between(1, 65_535)]
 ENGINES = OneOf(tuple(KINDS))
+Listen = Annotated[str, Expected("ADDRESS:PORT, as 127.0.0.1:8000", lambda text: _is_listen(text))]
 
 
 class EndpointPart(Document):
@@ -86,9 +88,7 @@ class EndpointTraces(EndpointPart):
 class EndpointSettings(EndpointPart):
     """What every endpoint states."""
 
-    listen: Annotated[
-        str, Expected("ADDRESS:PORT, as 127.0.0.1:8000", lambda text: _is_listen(text))
-    ]
+    listen: Listen
     """Where Envoy takes requests."""
     model: str | None = None
     """The name that requests have for the model. Routes may match it, and no other."""
@@ -107,8 +107,7 @@ class EndpointSettings(EndpointPart):
     @property
     def address(self) -> tuple[str, int]:
         """Return the host and the port that Envoy listens on."""
-        host, _, port = self.listen.rpartition(":")
-        return host.strip("[]"), int(port)
+        return split_listen(self.listen)
 
 
 class ReplicaDescription(EndpointPart):
@@ -191,6 +190,8 @@ class ManagedEndpoint(EndpointSettings):
     """Variables for every replica."""
     memory_gb: Annotated[float, Between(0, open=True)] | None = None
     """Main memory that a replica takes. Where less is free, none is started."""
+    metrics: Listen | None = None
+    """Where Prometheus may scrape Envoy's counts and the metrics of all replicas."""
     drafter: str | None = None
     """[NAME=]DRAFTER of the replica that a new endpoint begins with: a folder, ngram, suffix, mtp,
     or none for one without drafts. By default there is no replica until one is loaded."""
@@ -248,6 +249,12 @@ class ManagedEndpoint(EndpointSettings):
         )
 
 
+def split_listen(listen: str) -> tuple[str, int]:
+    """Return the host and the port of ADDRESS:PORT."""
+    host, _, port = listen.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
 def check_routes(routes: Routes, names: list[str], model: str | None) -> None:
     """Raise InvalidRequest for routes that name a drafter without a replica, or that look at what
     Envoy cannot see of a request."""
@@ -260,11 +267,14 @@ def check_routes(routes: Routes, names: list[str], model: str | None) -> None:
             raise InvalidRequest(f"routes.{field}", name, f"one of: {listed}")
     for index, route in enumerate(routes.cohorts):
         where = f"routes.cohorts[{index}].match"
-        if route.match.language is not None:
+        if route.match.language not in (None, NONE):
             expected = "no language: Envoy sees headers and no text; match by app or region"
             raise InvalidRequest(f"{where}.language", route.match.language, expected)
         if route.match.model not in (None, model):
-            expected = "no other model than the endpoint's: Envoy sees headers and no body"
+            stated = "states none" if model is None else f"is {model}"
+            expected = (
+                f"no other model than the endpoint's `model`, which {stated}: Envoy sees no body"
+            )
             raise InvalidRequest(f"{where}.model", route.match.model, expected)
 
 

@@ -13,6 +13,7 @@ from paceline.endpoint.description import EndpointDescription
 from paceline.endpoint.envoy.bootstrap import bootstrap
 from paceline.endpoint.envoy.files import CLUSTERS, ROUTE_FILE, EnvoyFiles
 from paceline.endpoint.envoy.program import find_envoy
+from paceline.endpoint.envoy.routing import CLUSTER_PREFIX
 from paceline.endpoint.errors import EndpointError
 from paceline.endpoint.processes import LastingProcess, ProcessLaunch
 from paceline.engines.kind import LaunchPlan
@@ -75,6 +76,17 @@ class EnvoyGateway:
         if not self.process.is_running():
             return {}
         return self.files.admin.active_requests()
+
+    def answer_counts(self) -> dict[str, dict[str, int]]:
+        """Return how each drafter's requests have ended, since Envoy started."""
+        if not self.process.is_running():
+            return {}
+        counts = self.files.admin.answer_counts()
+        return {
+            name.removeprefix(CLUSTER_PREFIX): each
+            for name, each in counts.items()
+            if name.startswith(CLUSTER_PREFIX)
+        }
 
     def close(self, seconds: float) -> None:
         """Take no more requests, wait `seconds` at most for the running ones, and end Envoy."""

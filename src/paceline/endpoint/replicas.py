@@ -121,6 +121,11 @@ class DrafterReplicas:
             for name, record in replicas.items()
         }
 
+    def answer_counts(self) -> dict[str, dict[str, int]]:
+        """Return how each drafter's requests have ended, by class of their status and `broken`.
+        Raises EndpointError."""
+        return self._keeper.gateway.answer_counts()
+
     def load(self, name: str, spec: str) -> None:
         """Start a replica with the drafter `spec`; return when it can be routed to.
 

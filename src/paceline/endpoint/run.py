@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 from paceline.autospec.server_client import DrafterRoutes
 from paceline.autospec.serving import FAILED
+from paceline.core import InvalidRequest
 from paceline.endpoint.description import ManagedEndpoint
+from paceline.endpoint.metrics import MetricsServer
 from paceline.endpoint.place import EndpointPlace
 from paceline.endpoint.replicas import DrafterReplicas
 from paceline.endpoint.state import EndpointEvent
@@ -28,6 +30,13 @@ class RunningEndpoint:
         self.replicas = DrafterReplicas(place.folder, endpoint, on_event)
         place.note(endpoint)
         self._steering = ReplicaSteering(self.replicas)
+        try:
+            listen = endpoint.metrics
+            self._metrics = None if listen is None else MetricsServer(listen, self.replicas)
+        except InvalidRequest:
+            self._steering.close()
+            self.replicas.close()
+            raise
 
     def begin(self) -> None:
         """Start what has ended while nobody looked, and the first replica of a new endpoint; return
@@ -49,4 +58,6 @@ class RunningEndpoint:
     def end(self, seconds: float) -> None:
         """End everything; running requests get `seconds`."""
         self._steering.close()
+        if self._metrics is not None:
+            self._metrics.close()
         self.replicas.down(seconds)

@@ -16,7 +16,7 @@ from paceline.autospec.serving import FULL, DrafterRefused, NoRoom, ServingError
 from paceline.core import InvalidRequest, PacelineError
 from paceline.core.documents import Document
 from paceline.endpoint.replicas import DrafterReplicas
-from paceline.endpoint.unix_server import UnixHandler, UnixServer
+from paceline.endpoint.unix_server import QuietHandler, UnixServer
 from paceline.engine.routes import Routes
 
 SOCKET = "steer.sock"  # in an endpoint's folder
@@ -69,7 +69,7 @@ class ReplicaSteering:
 
 
 def _handler(steering: ReplicaSteering) -> type[BaseHTTPRequestHandler]:
-    class SteeringHandler(UnixHandler):
+    class SteeringHandler(QuietHandler):
         def do_GET(self) -> None:
             self._answer(DRAFTERS, 200, steering.shown)
 

@@ -1,8 +1,9 @@
 """Traces of what vLLM answers behind Envoy: a copy of each answer comes over a socket, once it has
 ended, and becomes a row like those of our own server.
 
-A copy is in memory alone, and only for as long as it is read. Its text decides the language of its
-cohort, and is then forgotten. Requests whose client has left before the end leave no row.
+A copy is in memory alone, and only for as long as it is read; nobody looks at its text. A cohort
+has no language here, since Envoy, which routes by cohort, could not match it. Requests whose client
+has left before the end leave no row.
 """
 
 from __future__ import annotations
@@ -26,12 +27,11 @@ from paceline.dataset.traces.records import SHARED, RequestTrace, Traced
 from paceline.dataset.traces.retention import Retention
 from paceline.dataset.traces.writer import TraceCounts, TraceWriter
 from paceline.endpoint.description import EndpointTraces
-from paceline.endpoint.unix_server import UnixHandler, UnixServer
+from paceline.endpoint.unix_server import QuietHandler, UnixServer
 from paceline.engines.answers import EngineAnswer, EngineAsk
 from paceline.engines.openai_stream import take_openai
 from paceline.engines.traces import answer_bytes, answer_trace
 from paceline.server.cohorts import CommonCohorts
-from paceline.server.languages import Languages
 
 log = logging.getLogger(__name__)
 MICROSECONDS = 1e6
@@ -91,8 +91,7 @@ class TapTraces:
         self._writer = TraceWriter(
             Path(traces.folder).expanduser(), Retention(traces.keep_days, traces.token_days)
         )
-        self._common, self._languages = CommonCohorts(), Languages()
-        self._languages.load_soon()
+        self._common = CommonCohorts()
         self._lock = threading.Lock()
 
     @property
@@ -106,7 +105,7 @@ class TapTraces:
         cohort = Cohort(
             model=str(asked.get("model") or model or NONE),
             app=tapped.app or NONE,
-            language=self._languages.of(_user_text(asked)),
+            language=NONE,
             region=tapped.region or NONE,
         )
         with self._lock:
@@ -171,7 +170,7 @@ class TapServer:
 
 
 def _handler(traces: TapTraces) -> type[BaseHTTPRequestHandler]:
-    class TapHandler(UnixHandler):
+    class TapHandler(QuietHandler):
         def do_POST(self) -> None:
             size = int(self.headers.get("content-length", 0))
             data = self.rfile.read(min(size, LONGEST_COPY))
@@ -245,16 +244,3 @@ def _json(data: bytes) -> Json:
     if not isinstance(value, dict):
         raise ValueError("no JSON object")
     return value
-
-
-def _user_text(asked: Json) -> str:
-    """Return the text whose language counts: the user's last message, or the prompt."""
-    prompt = asked.get("prompt")
-    if isinstance(prompt, str):
-        return prompt
-    for message in reversed(asked.get("messages") or ()):
-        if message.get("role") == "user":
-            content = message.get("content")
-            parts = content if isinstance(content, list) else [{"text": content}]
-            return " ".join(str(part.get("text") or "") for part in parts)
-    return ""

@@ -33,7 +33,7 @@ class UnixServer:
         self._path.unlink(missing_ok=True)
 
 
-class UnixHandler(BaseHTTPRequestHandler):
+class QuietHandler(BaseHTTPRequestHandler):
     """Base of what answers: kept connections, and no line of a log for each request."""
 
     protocol_version = "HTTP/1.1"

@@ -17,6 +17,7 @@ from paceline.autospec.canary import CanaryAction, advanced, begun, judge, obser
 from paceline.autospec.loop.corpora import held_out, made_corpus, spec_with
 from paceline.autospec.loop.journal import ChangeOrigin, ChangeRecord, ChangeStage, LoopJournal
 from paceline.autospec.loop.observe import CanaryArms, TraceFolder
+from paceline.autospec.loop.routed import routed_cohorts
 from paceline.autospec.policy import AutospecPolicy
 from paceline.autospec.store import (
     ALL,
@@ -252,10 +253,11 @@ class ChangeStep:
         return self.tools.traces.answers(self.change.cohort, since, self.change.created)
 
     def _others(self) -> frozenset[str]:
-        """Return the cohorts that have a drafter, or a change, of their own."""
+        """Return the cohorts that have a drafter, a change or shares of their own."""
         tools = self.tools
         changing = {change.cohort for change in tools.journal.active()}
-        return frozenset({*tools.store.live(), *changing} - {ALL})
+        shared = {routed.cohort for routed in routed_cohorts(tools.store)}
+        return frozenset({*tools.store.live(), *changing, *shared} - {ALL})
 
     def _author(self, reason: str) -> Author:
         return Author(ACTOR, f"change {self.change.id}: {reason}")

@@ -29,6 +29,7 @@ class LoopAction(StrEnum):
     BUILD_CORPUS = "build corpus"  # for a cohort whose acceptance fell
     RENEW_CORPUS = "renew corpus"  # of a live drafter, before it expires
     TRY = "try"  # a version that somebody pushed
+    SHARE_OUT = "share out"  # a cohort's requests among live versions
 
     @property
     def begins_change(self) -> bool:

@@ -17,6 +17,8 @@ from paceline.autospec.loop.history import given_up, ledger_entries
 from paceline.autospec.loop.journal import ChangeOrigin, ChangeStage, LoopJournal
 from paceline.autospec.loop.observe import TraceFolder
 from paceline.autospec.loop.reconcile import reconcile
+from paceline.autospec.loop.routed import routed_cohorts
+from paceline.autospec.loop.routing import CohortRouting
 from paceline.autospec.loop.seen import SeenCohort, seen_cohorts
 from paceline.autospec.policy import AutospecPolicy
 from paceline.autospec.serving import ServedDrafters
@@ -79,6 +81,7 @@ class Autospec:
         self._tools = ChangeTools(
             store, self.journal, traces, settings.policy, clock, settings.scorer, settings.target
         )
+        self._routing = CohortRouting(self._tools, self.calendar)
         self._seen = SeenHours()
 
     def tick(self) -> list[LoopDecision]:
@@ -87,7 +90,9 @@ class Autospec:
         refusals = reconcile(self.serving, self.store)
         ready = {name for name, there in self.serving.loaded().items() if there.is_ready}
         reports, seen = self._assessed()
-        decisions = decide(self._situation(reports), self.policy)
+        self._routing.update()
+        shared = [routed.decision() for routed in routed_cohorts(self.store)]
+        decisions = [*decide(self._situation(reports), self.policy), *shared]
         self._note(decisions, seen)
         for change in self.journal.active():
             ChangeStep(self._tools, change, ready - refusals.keys(), refusals).take()
@@ -97,7 +102,8 @@ class Autospec:
 
     def decided(self) -> list[LoopDecision]:
         """Return what is to be done now, and do nothing."""
-        return decide(self._situation(self._assessed()[0]), self.policy)
+        shared = [routed.decision() for routed in self._routing.favoured()]
+        return [*decide(self._situation(self._assessed()[0]), self.policy), *shared]
 
     def _assessed(self) -> tuple[Sequence[DriftReport], Sequence[SeenCohort]]:
         """Return what drift says of all whole hours, and what is seen of each cohort."""

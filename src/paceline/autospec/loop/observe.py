@@ -63,6 +63,12 @@ class TraceFolder:
 
     folder: Path
 
+    def tables(self, selection: Selection, columns: Collection[str]) -> Iterator[Any]:
+        """Yield Arrow tables of requests, as request_tables(); none of a server that has not
+        written anything yet."""
+        if not self.folder.is_dir() or any(self.folder.iterdir()):
+            yield from request_tables(self.folder, selection, columns)
+
     def cells(
         self,
         since: float,
@@ -73,7 +79,7 @@ class TraceFolder:
         """Return the hourly sums of each cohort, without requests that chose their drafter and
         those of the drafters `without`: a canary says nothing about the live one."""
         cells = HourCells()
-        for table in request_tables(self.folder, Selection(since=since, until=until), DRIFT):
+        for table in self.tables(Selection(since=since, until=until), DRIFT):
             cells += HourCells.of(_columns(table, without, calendar))
         return cells
 
@@ -82,7 +88,7 @@ class TraceFolder:
         wanted = Selection(since=since, until=until)
         chosen = [
             request
-            for table in request_tables(self.folder, wanted, CANARY)
+            for table in self.tables(wanted, CANARY)
             for request in map(_request_of, table.to_pylist())
             if arms.has(request)
         ]
@@ -94,11 +100,7 @@ class TraceFolder:
         oldest first."""
         match = {} if cohort == ALL else {p: getattr(Cohort.parse(cohort), p) for p in PARTS}
         wanted = Selection(since=since, until=until, cohort=match)
-        found = [
-            answer
-            for table in request_tables(self.folder, wanted, ANSWER)
-            for answer in _answers(table)
-        ]
+        found = [answer for table in self.tables(wanted, ANSWER) for answer in _answers(table)]
         return sorted(found, key=lambda answer: answer.time)
 
 

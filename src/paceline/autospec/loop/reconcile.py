@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from paceline.autospec.canary import canary_rule
 from paceline.autospec.live_server import match_of
 from paceline.autospec.loop.journal import ChangeRecord, ChangeStage, LoopJournal
+from paceline.autospec.loop.routed import RoutedCohort, routed_cohorts
 from paceline.autospec.server_client import WHOLE, DrafterRoutes, RouteRule
 from paceline.autospec.serving import FAILED, LEAVING, DrafterRefused, NoRoom, ServedDrafters
 from paceline.autospec.store import ALL, ArtefactDamaged, DrafterStore
@@ -44,20 +45,25 @@ def wanted(store: DrafterStore) -> WantedServing:
         versions={name: store.spec(store.version(name)) for name in sorted(names)},
         kept=frozenset(version.name for version in previous if version is not None),
         known=frozenset(version.name for version in store.versions()),
-        routes=_routes(live, trying),
+        routes=_routes(live, trying, routed_cohorts(store)),
     )
 
 
-def _routes(live: Mapping[str, str], trying: Collection[ChangeRecord]) -> DrafterRoutes:
-    """Return a rule for each cohort that has a drafter or a canary of its own; a canary for all
-    other requests comes last."""
+def _routes(
+    live: Mapping[str, str], trying: Collection[ChangeRecord], routed: Collection[RoutedCohort]
+) -> DrafterRoutes:
+    """Return a rule for each cohort that has a drafter or a canary of its own, or is shared out; a
+    canary for all other requests comes last."""
     canaries = {change.cohort: change for change in trying if change.percent > 0}
+    shared = {each.cohort: each.rule() for each in routed if each.cohort not in canaries}
     rules = []
-    for cohort in (*sorted({*live, *canaries} - {ALL}), ALL):
+    for cohort in (*sorted({*live, *canaries, *shared} - {ALL}), ALL):
         match, change = match_of(cohort), canaries.get(cohort)
         if change is not None:
             rule = canary_rule(match, change.replaces, change.version, change.percent)
             rules.append(RouteRule(rule["match"], rule["shares"]))
+        elif cohort in shared:
+            rules.append(shared[cohort])
         elif cohort != ALL:
             rules.append(RouteRule(match, {live[cohort]: WHOLE}))
     return DrafterRoutes(live.get(ALL), tuple(rules), SALT)

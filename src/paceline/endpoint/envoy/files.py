@@ -25,7 +25,13 @@ from paceline.endpoint.envoy.admin import EnvoyAdmin
 from paceline.endpoint.envoy.bootstrap import ADMIN, bootstrap, watched, whole
 from paceline.endpoint.envoy.clusters import cluster, endpoints
 from paceline.endpoint.envoy.program import find_envoy, validate
-from paceline.endpoint.envoy.routing import ROUTES, Json, cluster_name, route_configuration
+from paceline.endpoint.envoy.routing import (
+    CLUSTER_PREFIX,
+    ROUTES,
+    Json,
+    cluster_name,
+    route_configuration,
+)
 from paceline.endpoint.errors import EndpointError
 from paceline.endpoint.unix_server import check_socket
 
@@ -98,7 +104,7 @@ class EnvoyFiles:
         }
 
     def _endpoint_file(self, cluster: str) -> Path:
-        return self.folder / f"endpoints-{cluster.removeprefix('drafter-')}.json"
+        return self.folder / f"endpoints-{cluster.removeprefix(CLUSTER_PREFIX)}.json"
 
     def _write_endpoints(self, description: EndpointDescription) -> dict[str, str]:
         """Write the endpoints of each drafter; return Envoy's names of them with their versions."""
