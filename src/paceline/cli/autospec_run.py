@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Strict
 
@@ -157,9 +157,7 @@ class AutospecRunCommand:
         scored = f"scores with {self.model}" if self.model else "nothing is scored without --model"
         policy = self.policy or "the defaults"
         steered = self.server or f"the endpoint {self.endpoint}"
-        lines = [
-            f"autospec watches {self.traces} and steers {steered}; {scored}; policy: {policy}"
-        ]
+        lines = [f"autospec watches {self.traces} and steers {steered}; {scored}; policy: {policy}"]
         if not loop.store.live():
             lines.append(
                 "no version is live in the store, so nothing can be replaced: `paceline drafters "
@@ -178,7 +176,8 @@ def tell(lines: list[str]) -> None:
 @contextmanager
 def ending_on_signals() -> Iterator[threading.Event]:
     """Set an event on SIGTERM and Ctrl-C; a second one acts as usual."""
-    ended, usual = threading.Event(), {}
+    ended = threading.Event()
+    usual: dict[int, Any] = {}
 
     def end(number: int, frame: FrameType | None) -> None:
         ended.set()
