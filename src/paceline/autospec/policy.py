@@ -189,8 +189,16 @@ class TrainingPolicy(Document):
 
 
 class RoutingPolicy(Document):
-    """How requests are shared among live drafters (Hedge)."""
+    """How each cohort's requests are shared out among the live drafters (Hedge)."""
 
+    enabled: bool = about(
+        "share them out: a cohort may then get the drafters of others, which costs a step in which "
+        "several drafters draft one after the other",
+        False,
+    )
+    days: Days = about("days whose scores and requests are evidence", 7)
+    batch_rounds: Count = about("rounds that count as one batch of evidence", 100)
+    most_cohorts: Count = about("most cohorts that get a route of their own by evidence", 16)
     rate: Small = about("learning rate of Hedge on rewards between 0 and 1", 0.2)
     memory: Annotated[float, Between(1)] = about("batches of evidence that are remembered", 50.0)
     least_share: Share = about("smallest share that a drafter gets; below it, none", 0.05)

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Strict
 
 from paceline.cli.autospec import read_policy
+from paceline.cli.autospec_serving import ENDPOINT_HELP, steered_client
 from paceline.cli.option import Argument
 from paceline.cli.options import File
 from paceline.core import InvalidRequest
@@ -49,9 +50,10 @@ class AutospecRunCommand:
     traces: Annotated[Path, Strict(False), Flag(metavar="FOLDER")] = about(
         "folder of the server's traces, as `paceline serve --traces` writes them"
     )
-    server: Annotated[str, Flag(metavar="URL")] = about(
-        "the server whose drafters it loads and routes to, as http://127.0.0.1:8000"
+    server: Annotated[str, Flag(metavar="URL")] | None = about(
+        "the server whose drafters it loads and routes to, as http://127.0.0.1:8000", None
     )
+    endpoint: Annotated[str, Flag(metavar="FILE|FOLDER")] | None = about(ENDPOINT_HELP, None)
     admin_key: str | None = about(
         "the server's admin key; set PACELINE_ADMIN_KEY instead, which a list of processes does "
         "not show",
@@ -73,17 +75,13 @@ class AutospecRunCommand:
     )
 
     def run(self) -> int:
-        from paceline.autospec.server_client import DrafterClient
         from paceline.autospec.store import DrafterStore, StoreLease
 
+        client = steered_client(self.server, self.endpoint, self.admin_key)
         settings = self._settings()
         if not self.traces.is_dir():
             expected = "a folder of `paceline serve --traces`"
             raise InvalidRequest("traces", str(self.traces), expected)
-        try:
-            client = DrafterClient.connect(self.server, self.admin_key)
-        except InvalidRequest as error:
-            raise InvalidRequest("server", self.server, error.expected) from None
         logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
         if self.dry_run:
             with DrafterStore(self.store.expanduser(), update=False) as store:
@@ -159,9 +157,8 @@ class AutospecRunCommand:
     def _say_hello(self, loop: Autospec) -> None:
         scored = f"scores with {self.model}" if self.model else "nothing is scored without --model"
         policy = self.policy or "the defaults"
-        lines = [
-            f"autospec watches {self.traces} and steers {self.server}; {scored}; policy: {policy}"
-        ]
+        steered = self.server or f"the endpoint {self.endpoint}"
+        lines = [f"autospec watches {self.traces} and steers {steered}; {scored}; policy: {policy}"]
         if not loop.store.live():
             lines.append(
                 "no version is live in the store, so nothing can be replaced: `paceline drafters "
@@ -180,7 +177,8 @@ def tell(lines: list[str]) -> None:
 @contextmanager
 def ending_on_signals() -> Iterator[threading.Event]:
     """Set an event on SIGTERM and Ctrl-C; a second one acts as usual."""
-    ended, usual = threading.Event(), {}
+    ended = threading.Event()
+    usual: dict[int, Any] = {}
 
     def end(number: int, frame: FrameType | None) -> None:
         ended.set()
@@ -191,5 +189,5 @@ def ending_on_signals() -> Iterator[threading.Event]:
     try:
         yield ended
     finally:
-        for number, handler in usual.items():
-            signal.signal(number, handler)
+        for number in usual:
+            signal.signal(number, usual[number])

@@ -1,4 +1,4 @@
-"""Traffic of a made-up shop's app for `make demo-autospec`: its requests, before and after a change.
+"""Traffic of a made-up shop for `make demo-autospec`: what its app asks, before and after a change.
 
 Requests are templates with names, items and order numbers in them, as an app's are; order numbers
 do not come twice. The answers are JSON under a schema.
@@ -31,10 +31,10 @@ ITEMS = {
 NAMES = ("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gil", "Hana")
 ASKED = {
     "en": (
-        "Hello, this is {name}. My order {order} with the {item} has not arrived yet. Where is it?",
-        "Hi, the {item} of my order {order} arrived broken, and I want my money back. Thanks, {name}",
+        "Hello, this is {name}. My order {order} with the {item} has not come yet. Where is it?",
+        "Hi, the {item} of my order {order} arrived broken, I want my money back. Thanks, {name}",
         "Please cancel my order {order}. I have found the {item} cheaper in another shop. {name}",
-        "Good morning, I would like to return the {item} of order {order}. How do I do that? {name}",
+        "Good morning, I would like to return the {item} of order {order}. How? {name}",
     ),
     "de": (
         "Guten Tag, hier ist {name}. Meine Bestellung {order} mit dem {item} ist noch nicht "

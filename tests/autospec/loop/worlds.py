@@ -197,12 +197,7 @@ class World:
         )  # fmt: skip
 
     def write(self, requests: list[RequestTrace]) -> None:
-        places: dict[tuple[str, str], list[RequestTrace]] = {}
-        for request in requests:
-            places.setdefault((day_of(request.time), request.app), []).append(request)
-        for (day, app), rows in (places or {("2020-01-01", "none"): []}).items():
-            place = Partition(REQUESTS, day, app).path(self.folder / "traces")
-            write_part(place, arrow.Table.from_batches([batch(REQUESTS, rows)]))
+        write_traces(self.folder / "traces", requests)
 
     def history(
         self, days: float = 40.0, fall_days: float = 5.0, *, only: str = "",
@@ -277,6 +272,16 @@ class World:
             "rules": [(dict(r.match), dict(r.shares)) for r in self.serving.routes.cohorts],
             "changes": [(c.cohort, c.version, str(c.stage)) for c in self.loop.journal.changes()],
         }
+
+
+def write_traces(folder: Path, requests: list[RequestTrace]) -> None:
+    """Write requests as a server does."""
+    places: dict[tuple[str, str], list[RequestTrace]] = {}
+    for request in requests:
+        places.setdefault((day_of(request.time), request.app), []).append(request)
+    for (day, app), rows in (places or {("2020-01-01", "none"): []}).items():
+        place = Partition(REQUESTS, day, app).path(folder)
+        write_part(place, arrow.Table.from_batches([batch(REQUESTS, rows)]))
 
 
 def drifted(world: World) -> None:

@@ -18,6 +18,7 @@ from paceline.autospec.jobs import JobState
 from paceline.autospec.loop.corpora import held_out, made_corpus, spec_with
 from paceline.autospec.loop.journal import ChangeOrigin, ChangeRecord, ChangeStage, LoopJournal
 from paceline.autospec.loop.observe import CanaryArms, TraceFolder
+from paceline.autospec.loop.routed import routed_cohorts
 from paceline.autospec.loop.training import (
     TrainingOrder,
     WeightsTrainer,
@@ -322,10 +323,11 @@ class ChangeStep:
         return self._learning.gain
 
     def _others(self) -> frozenset[str]:
-        """Return the cohorts that have a drafter, or a change, of their own."""
+        """Return the cohorts that have a drafter, a change or shares of their own."""
         tools = self.tools
         changing = {change.cohort for change in tools.journal.active()}
-        return frozenset({*tools.store.live(), *changing} - {ALL})
+        shared = {routed.cohort for routed in routed_cohorts(tools.store)}
+        return frozenset({*tools.store.live(), *changing, *shared} - {ALL})
 
     def _author(self, reason: str) -> Author:
         return Author(ACTOR, f"change {self.change.id}: {reason}")

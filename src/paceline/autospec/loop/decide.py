@@ -26,6 +26,7 @@ class LoopAction(StrEnum):
     RENEW_CORPUS = "renew corpus"  # of a live drafter, before it expires
     TRAIN = "train"  # the weights of a cohort's drafter, after its corpus
     TRY = "try"  # a version that somebody pushed
+    SHARE_OUT = "share out"  # a cohort's requests among live versions
 
     @property
     def begins_change(self) -> bool:

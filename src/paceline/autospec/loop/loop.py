@@ -17,6 +17,8 @@ from paceline.autospec.loop.history import given_up, ledger_entries
 from paceline.autospec.loop.journal import ChangeOrigin, ChangeStage, LoopJournal
 from paceline.autospec.loop.observe import TraceFolder
 from paceline.autospec.loop.reconcile import reconcile
+from paceline.autospec.loop.routed import RoutedCohort, routed_cohorts
+from paceline.autospec.loop.routing import CohortRouting
 from paceline.autospec.loop.seen import SeenCohort, seen_cohorts
 from paceline.autospec.loop.training import WeightsTrainer
 from paceline.autospec.loop.weights import weights_cases, weights_decisions, weights_trainings
@@ -86,6 +88,7 @@ class Autospec:
             store, self.journal, traces, settings.policy, clock, trainer, settings.scorer,
             settings.target,
         )  # fmt: skip
+        self._routing = CohortRouting(self._tools, self.calendar)
         self._seen = SeenHours()
 
     def tick(self) -> list[LoopDecision]:
@@ -94,7 +97,8 @@ class Autospec:
         refusals = reconcile(self.serving, self.store)
         ready = {name for name, there in self.serving.loaded().items() if there.is_ready}
         reports, seen = self._assessed()
-        decisions = self._decided(reports)
+        self._routing.update()
+        decisions = self._decided(reports, routed_cohorts(self.store))
         self._note(decisions, seen)
         for change in self.journal.active():
             ChangeStep(self._tools, change, ready - refusals.keys(), refusals).take()
@@ -104,17 +108,21 @@ class Autospec:
 
     def decided(self) -> list[LoopDecision]:
         """Return what is to be done now, and do nothing."""
-        return self._decided(self._assessed()[0])
+        return self._decided(self._assessed()[0], self._routing.favoured())
 
-    def _decided(self, reports: Sequence[DriftReport]) -> list[LoopDecision]:
-        """Return what follows from reports, those that begin a change first."""
+    def _decided(
+        self, reports: Sequence[DriftReport], routed: Sequence[RoutedCohort]
+    ) -> list[LoopDecision]:
+        """Return what follows from reports, those that begin a change first, and how requests are
+        shared out."""
         now = self.clock()
         ledger = self.calendar.stretched(weights_trainings(self.journal.changes()))
         weights = weights_decisions(
             weights_cases(self._tools, now), ledger, now * self.calendar.stretch, self.policy
         )
         decisions = [*decide(self._situation(reports), self.policy), *weights]
-        return sorted(decisions, key=lambda decision: not decision.action.begins_change)
+        decisions.sort(key=lambda decision: not decision.action.begins_change)
+        return [*decisions, *(cohort.decision() for cohort in routed)]
 
     def _assessed(self) -> tuple[Sequence[DriftReport], Sequence[SeenCohort]]:
         """Return what drift says of all whole hours, and what is seen of each cohort."""

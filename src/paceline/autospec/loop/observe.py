@@ -63,6 +63,12 @@ class TraceFolder:
 
     folder: Path
 
+    def tables(self, selection: Selection, columns: Collection[str]) -> Iterator[Any]:
+        """Yield Arrow tables of requests, as request_tables(); none of a server that has not
+        written anything yet."""
+        if self._is_written:
+            yield from request_tables(self.folder, selection, columns)
+
     def cells(
         self,
         since: float,
@@ -73,7 +79,7 @@ class TraceFolder:
         """Return the hourly sums of each cohort, without requests that chose their drafter and
         those of the drafters `without`: a canary says nothing about the live one."""
         cells = HourCells()
-        for table in request_tables(self.folder, Selection(since=since, until=until), DRIFT):
+        for table in self.tables(Selection(since=since, until=until), DRIFT):
             cells += HourCells.of(_columns(table, without, calendar))
         return cells
 
@@ -82,7 +88,7 @@ class TraceFolder:
         wanted = Selection(since=since, until=until)
         chosen = [
             request
-            for table in request_tables(self.folder, wanted, CANARY)
+            for table in self.tables(wanted, CANARY)
             for request in map(_request_of, table.to_pylist())
             if arms.has(request)
         ]
@@ -92,6 +98,8 @@ class TraceFolder:
     def answers(self, cohort: str, since: float, until: float) -> list[CorpusAnswer]:
         """Return the answers of a cohort, of all with "", that every drafter may learn from; the
         oldest first."""
+        if not self._is_written:
+            return []
         found = [
             CorpusAnswer(
                 trace.time,
@@ -112,11 +120,16 @@ class TraceFolder:
 
         count = 0
         wanted = _selection(cohort, since, until)
-        for table in request_tables(self.folder, wanted, ("scope", "expires")):
+        for table in self.tables(wanted, ("scope", "expires")):
             shared = compute.equal(table["scope"], SHARED)
             lasting = compute.fill_null(compute.greater(table["expires"], time.time()), True)
             count += compute.sum(compute.and_(shared, lasting)).as_py() or 0
         return count
+
+    @property
+    def _is_written(self) -> bool:
+        """Whether a server has written anything; an absent folder is an error of whoever reads."""
+        return not self.folder.is_dir() or any(self.folder.iterdir())
 
 
 def _selection(cohort: str, since: float, until: float) -> Selection:
