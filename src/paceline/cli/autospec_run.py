@@ -189,5 +189,5 @@ def ending_on_signals() -> Iterator[threading.Event]:
     try:
         yield ended
     finally:
-        for number in usual:
-            signal.signal(number, usual[number])
+        for caught, handler in usual.items():
+            signal.signal(caught, handler)
