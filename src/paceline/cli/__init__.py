@@ -31,6 +31,11 @@ from paceline.cli.drafters import (
     DraftersRollbackCommand,
     DraftersShowCommand,
 )
+from paceline.cli.endpoint import (
+    EndpointDownCommand,
+    EndpointStatusCommand,
+    EndpointUpCommand,
+)
 from paceline.cli.engine import MetricsCommand, StatusCommand, UpCommand
 from paceline.cli.evaluate import EvaluateCommand
 from paceline.cli.explain import ExplainCommand
@@ -117,6 +122,11 @@ JOBS: dict[str, tuple[str, dict[str, type[Command]]]] = {
             "diff": DraftersDiffCommand,
             "history": DraftersHistoryCommand,
         },
+    ),
+    "endpoint": (
+        "start replicas of an engine behind Envoy (up), whose drafters can then be replaced; say "
+        "who gets which (status), end them (down)",
+        {"up": EndpointUpCommand, "status": EndpointStatusCommand, "down": EndpointDownCommand},
     ),
     "engine": (
         "start vLLM, SGLang or Paceline with a drafter (up), say what runs (status), read its "

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Strict
 
 from paceline.cli.autospec import read_policy
+from paceline.cli.autospec_serving import ENDPOINT_HELP, steered_client
 from paceline.cli.option import Argument
 from paceline.cli.options import File
 from paceline.core import InvalidRequest
@@ -49,18 +50,20 @@ class AutospecRunCommand:
     traces: Annotated[Path, Strict(False), Flag(metavar="FOLDER")] = about(
         "folder of the server's traces, as `paceline serve --traces` writes them"
     )
-    server: Annotated[str, Flag(metavar="URL")] = about(
-        "the server whose drafters it loads and routes to, as http://127.0.0.1:8000"
+    server: Annotated[str, Flag(metavar="URL")] | None = about(
+        "the server whose drafters it loads and routes to, as http://127.0.0.1:8000", None
     )
+    endpoint: Annotated[str, Flag(metavar="FILE|FOLDER")] | None = about(ENDPOINT_HELP, None)
     admin_key: str | None = about(
         "the server's admin key; set PACELINE_ADMIN_KEY instead, which a list of processes does "
         "not show",
         None,
     )
     model: Annotated[str, Flag(metavar="NAME")] | None = about(
-        "the target, as `serve` takes it: new drafters are scored with it before anybody gets them",
+        "the target, as `serve` takes it: new drafters are scored with it before anybody gets "
+        "them, and weights are trained for it",
         None,
-        "they are not scored; the canary alone judges",
+        "nothing is trained or scored; the canary alone judges",
     )
     policy: File | None = about("policy file (YAML)", None, "the defaults")
     dry_run: bool = about(
@@ -72,17 +75,13 @@ class AutospecRunCommand:
     )
 
     def run(self) -> int:
-        from paceline.autospec.server_client import DrafterClient
         from paceline.autospec.store import DrafterStore, StoreLease
 
+        client = steered_client(self.server, self.endpoint, self.admin_key)
         settings = self._settings()
         if not self.traces.is_dir():
             expected = "a folder of `paceline serve --traces`"
             raise InvalidRequest("traces", str(self.traces), expected)
-        try:
-            client = DrafterClient.connect(self.server, self.admin_key)
-        except InvalidRequest as error:
-            raise InvalidRequest("server", self.server, error.expected) from None
         logging.basicConfig(format="%(asctime)s %(message)s", datefmt="%H:%M:%S", stream=sys.stderr)
         if self.dry_run:
             with DrafterStore(self.store.expanduser(), update=False) as store:
@@ -106,7 +105,7 @@ class AutospecRunCommand:
         target = TargetIdentity(
             name=told["name"], tokenizer=told["tokenizer_sha256"], template=told["template"]
         )
-        return LoopSettings(policy, ReplayScorer(self.model), target)
+        return LoopSettings(policy, ReplayScorer(self.model), target, self.model)
 
     def _turn(self, store: DrafterStore, settings: LoopSettings, client: DrafterClient) -> int:
         """Do turns until a signal, or one."""
@@ -158,9 +157,8 @@ class AutospecRunCommand:
     def _say_hello(self, loop: Autospec) -> None:
         scored = f"scores with {self.model}" if self.model else "nothing is scored without --model"
         policy = self.policy or "the defaults"
-        lines = [
-            f"autospec watches {self.traces} and steers {self.server}; {scored}; policy: {policy}"
-        ]
+        steered = self.server or f"the endpoint {self.endpoint}"
+        lines = [f"autospec watches {self.traces} and steers {steered}; {scored}; policy: {policy}"]
         if not loop.store.live():
             lines.append(
                 "no version is live in the store, so nothing can be replaced: `paceline drafters "
@@ -179,7 +177,8 @@ def tell(lines: list[str]) -> None:
 @contextmanager
 def ending_on_signals() -> Iterator[threading.Event]:
     """Set an event on SIGTERM and Ctrl-C; a second one acts as usual."""
-    ended, usual = threading.Event(), {}
+    ended = threading.Event()
+    usual: dict[int, Any] = {}
 
     def end(number: int, frame: FrameType | None) -> None:
         ended.set()
@@ -190,5 +189,5 @@ def ending_on_signals() -> Iterator[threading.Event]:
     try:
         yield ended
     finally:
-        for number, handler in usual.items():
-            signal.signal(number, handler)
+        for caught, handler in usual.items():
+            signal.signal(caught, handler)

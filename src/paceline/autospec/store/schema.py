@@ -63,6 +63,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             requests INTEGER NOT NULL, days REAL NOT NULL, reference_days INTEGER NOT NULL,
             time REAL NOT NULL)""",
     ),
+    (
+        # whose requests are shared out among the live versions, by evidence
+        """CREATE TABLE routings (
+            cohort TEXT PRIMARY KEY, shares TEXT NOT NULL, source TEXT NOT NULL, why TEXT NOT NULL,
+            time REAL NOT NULL)""",
+    ),
 )
 
 
