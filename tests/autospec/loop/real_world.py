@@ -41,7 +41,7 @@ drift: {{day_seconds: {DAY:g}, reference_days: 2, least_reference_days: 2, week_
 retrain: {{gpu_hours_per_day: 1000, cool_down_days: 0}}
 corpus: {{days: 0.01, least_answers: 10}}
 canary: {{steps: [50, 100], least_hours: 0, cycle_hours: 0, least_requests: 20, tuned_requests: 40,
-         tpot: 1.0, ttft: 10.0}}
+         tpot: 1.0, ttft: 1.0}}
 """
 SETTLED = 1.0
 OPTIONS = "--dtype float32 --backend torch --threads 1 --max-num-seqs 8"

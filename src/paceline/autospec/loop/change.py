@@ -149,7 +149,7 @@ class ChangeStep:
         tools, change, store = self.tools, self.change, self.tools.store
         version = self._registered(parent, "a corpus")
         if version.state is VersionState.REGISTERED:
-            known = version.target.completed(tools.target)
+            known = version.target.completed(parent.target).completed(tools.target)
             folder = made_corpus(
                 self._root,
                 change.cohort,
@@ -178,7 +178,7 @@ class ChangeStep:
             return True
         job = tools.trainer.job(version.name)
         if job is None:
-            known = version.target.completed(tools.target)
+            known = version.target.completed(parent.target).completed(tools.target)
             init = network_of(parent, folders, tools.policy.training.init)
             order = TrainingOrder(version.name, change.cohort, self._answers(), known, init)
             job = tools.trainer.start(order, tools.clock())
