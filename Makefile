@@ -30,7 +30,7 @@ NATIVE = $(wildcard src/paceline/kernels/native/*.h src/paceline/kernels/native/
 HAS_TORCH := 'import sys, torch; v = torch.__version__.split(".")[:2]; sys.exit(list(map(int, v)) < [2, 11])'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-picture demo-train test test-docs test-all clients lint format types bench soak fuzz docs clean
+.PHONY: help demo demo-picture demo-train demo-autospec test test-docs test-all clients lint format types bench soak fuzz docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -43,6 +43,9 @@ demo-picture: $(VENV)/.ready-core ## the same, and draw docs/images/demo.svg fro
 
 demo-train: $(VENV)/.ready-train ## a drafter for an application: data, training, before and after, serving
 	$(PY) -m paceline.cli.demo_train $(ARGS)
+
+demo-autospec: $(VENV)/.ready-autospec ## an app's traffic changes, and its drafter follows by itself: a day in a quarter of an hour
+	$(PY) -m paceline.cli.demo_autospec $(ARGS)
 
 test: $(VENV)/.ready-test ## the tests, without the slow ones, on WORKERS cores at once
 	$(PYTEST) -m "not slow and not docs" -n $(WORKERS) --dist loadfile $(ARGS)
@@ -108,7 +111,7 @@ $(VENV)/.ready-torch: | $(VENV)/bin/python
 $(VENV)/.ready-core: pyproject.toml $(VENV)/.ready-torch
 	$(call install,.)
 
-$(VENV)/.ready-train $(VENV)/.ready-test $(VENV)/.ready-dev $(VENV)/.ready-docs: $(VENV)/.ready-%: $(VENV)/.ready-core
+$(VENV)/.ready-train $(VENV)/.ready-autospec $(VENV)/.ready-test $(VENV)/.ready-dev $(VENV)/.ready-docs: $(VENV)/.ready-%: $(VENV)/.ready-core
 	$(call install,.[$*])
 
 # TypeScript and uPlot's types, for `make types` alone. node comes with the Python packages of dev.

@@ -172,7 +172,7 @@ class Fake:
     version, max_draft_len = "1", 4
 
     def __init__(self, drafts: dict[int, tuple[list[int], list[float]]]) -> None:
-        self.drafts, self.asked = drafts, []
+        self.drafts, self.asked, self.start_up_rows = drafts, [], []
 
     def begin(self, requests: Any, held: Any) -> None: ...
     def release(self, requests: Any) -> None: ...

@@ -1,10 +1,11 @@
 """A program that serves like vLLM, without a model: answers of any length at any speed.
 
-    python fake_worker.py [--fail TEXT] serve TARGET ... --port N
+    python fake_worker.py [--fail TEXT] [--deaf] serve TARGET ... --port N
 
-An answer's text is made of its prompt alone, as with real engines that draft losslessly. A request
-may say `delay`, the seconds between two tokens. `/counts` tells what came in. In answers, `worker`
-is the port.
+With `--deaf` it never answers. An answer's text is made of its prompt alone, as with real engines
+that draft losslessly. A request may say `delay`, the seconds between two tokens, and
+`breaks_off`, for an answer without its end. `/counts` tells what came in. In answers, `worker` is
+the port.
 """
 
 from __future__ import annotations
@@ -83,6 +84,8 @@ class Handler(BaseHTTPRequestHandler):
         for event in events(words, body, self.name):
             self._chunk(f"data: {json.dumps(event)}\n\n".encode())
             time.sleep(body.get("delay", 0))
+            if body.get("breaks_off"):
+                raise OSError
         self._chunk(b"data: [DONE]\n\n")
         self.wfile.write(b"0\r\n\r\n")
 
@@ -146,6 +149,8 @@ def main(words: list[str]) -> None:
     if "--fail" in words:
         print(f"RuntimeError: {words[words.index('--fail') + 1]}", flush=True)
         os._exit(3)
+    if "--deaf" in words:
+        time.sleep(600)
     port = int(words[words.index("--port") + 1])
     Handler.name = str(port)
     print(f"worker {Handler.name} listens", flush=True)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from paceline.autospec.server_client import DrafterRoutes, RouteRule
 from paceline.bench.load.server_process import free_port
 from paceline.dataset.training_set import write_whole
 from paceline.endpoint import description, state
@@ -23,7 +24,6 @@ from paceline.endpoint.description import ManagedEndpoint
 from paceline.endpoint.envoy import files
 from paceline.endpoint.processes import LastingProcess
 from paceline.endpoint.replicas import DrafterReplicas
-from paceline.engine.routes import Routes
 from paceline.engines.kind import Program
 from tests.endpoint.fleet import FAKE
 
@@ -47,9 +47,9 @@ def managed(slots: int | list[dict[str, Any]] = 2, **fields: Any) -> ManagedEndp
     )
 
 
-def routes(**shares: float) -> Routes:
+def routes(**shares: float) -> DrafterRoutes:
     default = max(shares, key=lambda name: shares[name])
-    return Routes.read({"default": default, "cohorts": [{"shares": shares}]})
+    return DrafterRoutes(default, (RouteRule({}, shares),))
 
 
 STEPS: Sequence[Callable[[DrafterReplicas], object]] = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,15 +48,40 @@ PARENT = """
 import os, signal, sys
 from pathlib import Path
 from paceline.endpoint.processes import LastingProcess, ProcessLaunch
-LastingProcess(Path(sys.argv[1])).start(ProcessLaunch([sys.executable, "-c", sys.argv[2]], 2.0))
+LastingProcess(Path(sys.argv[1])).start(
+    ProcessLaunch([sys.executable, "-c", sys.argv[2]], 2.0, alone=ALONE)
+)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_it_outlives_a_killed_parent(process: LastingProcess) -> None:
-    subprocess.run([sys.executable, "-c", PARENT, process.folder, SLEEP], check=False)
+def orphan(process: LastingProcess, alone: float | None) -> ProcessIdentity:
+    """Have a parent start the program and be killed."""
+    program = PARENT.replace("ALONE", repr(alone))
+    subprocess.run([sys.executable, "-c", program, process.folder, SLEEP], check=False)
     identity = process.identity()
     assert identity is not None and not is_gone(identity.pid)
+    return identity
+
+
+def test_it_outlives_a_killed_parent(process: LastingProcess) -> None:
+    identity = orphan(process, None)
+    time.sleep(1.0)
+    assert not is_gone(identity.pid)
+
+
+def test_it_ends_when_nobody_keeps_it_any_more(process: LastingProcess) -> None:
+    identity = orphan(process, 0.5)
+    assert comes_true(lambda: not process.is_running() and is_gone(identity.pid))
+
+
+def test_the_next_one_keeps_it_and_leaves_it(process: LastingProcess) -> None:
+    identity = orphan(process, 2.0)
+    process.keep()
+    time.sleep(3.0)
+    assert process.identity() == identity
+    process.leave()
+    assert comes_true(lambda: not process.is_running())
 
 
 def test_its_variables_and_folder_are_those_stated(process: LastingProcess, tmp_path: Path) -> None:

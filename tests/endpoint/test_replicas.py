@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from paceline.core import InvalidRequest
+from paceline.autospec.server_client import DrafterRoutes, RouteRule
+from paceline.autospec.serving import DrafterRefused, NoRoom
 from paceline.endpoint.description import ManagedEndpoint
 from paceline.endpoint.errors import EndpointError
 from paceline.endpoint.replicas import DrafterReplicas
-from paceline.engine.routes import Routes
 from tests.endpoint.fleet import FAKE, Asker, Load, comes_true, is_gone, kill, needs_envoy
 from tests.endpoint.managed import STEPS, managed, routes, use_fake
 
@@ -132,7 +132,7 @@ def test_others_take_over_from_a_replica_that_crashes(replicas: DrafterReplicas)
 
 def test_one_that_does_not_come_up_harms_nobody(replicas: DrafterReplicas) -> None:
     use_fake("--fail", "no such tensor")
-    with pytest.raises(EndpointError, match=r"(?s)b did not come up: it has ended\..*no such tens"):
+    with pytest.raises(DrafterRefused, match=r"(?s)b did not come up: it has ended\..*no such"):
         replicas.load("b", "suffix")
     assert comes_true(lambda: set(replicas.loaded()) == {"a"})
     assert Asker(replicas.endpoint.listen).drafter() == "a"
@@ -146,33 +146,45 @@ def test_what_cannot_be_done_is_refused_by_name(replicas: DrafterReplicas) -> No
         ),
         ("/nowhere", "spec: got '/nowhere'"),
     ):
-        with pytest.raises(InvalidRequest, match=words):
+        with pytest.raises(DrafterRefused, match=words):
             replicas.load("b", spec)
-    with pytest.raises(InvalidRequest, match=r"name: got 'a'; expected a name that is not taken"):
+    with pytest.raises(DrafterRefused, match=r"name: got 'a'; expected a name that is not taken"):
         replicas.load("a", "suffix")
-    with pytest.raises(InvalidRequest, match=r"name: got '\.\./b'"):
+    with pytest.raises(DrafterRefused, match=r"name: got '\.\./b'"):
         replicas.load("../b", "suffix")
-    with pytest.raises(InvalidRequest, match=r"routes\.default: got 'b'; expected one of: a"):
+    with pytest.raises(EndpointError, match=r"routes\.default: got 'b'; expected one of: a"):
         replicas.route(routes(b=1.0))
-    with pytest.raises(InvalidRequest, match=r"routes\.default: got null; expected a replica"):
-        replicas.route(Routes())
-    german = {"default": "a", "cohorts": [{"match": {"language": "de"}, "shares": {"a": 1.0}}]}
-    with pytest.raises(InvalidRequest, match=r"cohorts\[0\].match.language.*no language: Envoy"):
-        replicas.route(Routes.read(german))
-    with pytest.raises(InvalidRequest, match="name: got 'a'; expected a drafter that no route"):
+    german = DrafterRoutes("a", (RouteRule({"language": "de"}, {"a": 1.0}),))
+    with pytest.raises(EndpointError, match=r"cohorts\[0\].match.language.*no language: Envoy"):
+        replicas.route(german)
+    with pytest.raises(EndpointError, match="name: got 'a'; expected a drafter that no route"):
         replicas.unload("a")
-    with pytest.raises(InvalidRequest, match="name: got 'b'; expected one of: a"):
+    with pytest.raises(EndpointError, match="name: got 'b'; expected one of: a"):
         replicas.unload("b")
     replicas.load("b", "suffix")
     replicas.load("c", "none")
-    with pytest.raises(InvalidRequest, match="slots: got 3; expected a free slot: a, b, c have"):
+    with pytest.raises(NoRoom, match="slots: got 3; expected a free slot: a, b, c have"):
         replicas.load("d", "none")
+
+
+def test_without_a_default_the_present_one_stays(replicas: DrafterReplicas) -> None:
+    replicas.load("b", "suffix")
+    replicas.route(DrafterRoutes(None, (RouteRule({"app": "shop"}, {"b": 1.0}),)))
+    asker = Asker(replicas.endpoint.listen)
+    assert (asker.drafter(), asker.drafter(X_Paceline_App="shop")) == ("a", "b")
+
+
+def test_a_new_endpoint_serves_nobody_and_says_so(tmp_path: Path) -> None:
+    with DrafterReplicas(tmp_path, managed()) as replicas:
+        replicas.route(DrafterRoutes(None, (), "salt"))
+        assert Asker(replicas.endpoint.listen).response().status_code == 503
+    end(tmp_path, replicas.endpoint)
 
 
 def test_too_little_memory_is_refused_before_anything_starts(tmp_path: Path) -> None:
     endpoint = managed(memory_gb=1e6)
     with DrafterReplicas(tmp_path, endpoint) as replicas:
-        with pytest.raises(InvalidRequest, match=r"memory_gb: got 1000000.0; expected at most the"):
+        with pytest.raises(NoRoom, match=r"memory_gb: got 1000000.0; expected at most the"):
             replicas.load("a", "ngram")
         assert not replicas.loaded() and not running(endpoint)
     end(tmp_path, endpoint)
@@ -203,7 +215,7 @@ def test_an_ended_endpoint_leaves_nothing(tmp_path: Path) -> None:
     replicas.down(0)
     assert is_gone(pid) and not running(endpoint)
     with DrafterReplicas(tmp_path, endpoint) as following:
-        assert not following.loaded() and following.routes is None
+        assert not following.loaded() and following.routes == DrafterRoutes()
         following.down(0)
 
 

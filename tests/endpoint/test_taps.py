@@ -68,7 +68,7 @@ def test_an_answer_becomes_a_row_with_its_rounds(tmp_path: Path, stream: bool) -
     answer = streamed(body) if stream else json.dumps(whole(WORDS, body, "w")).encode()
     traced(tmp_path, answer, ASKED)
     row = the_row(tmp_path)
-    assert (row.model, row.app, row.region, row.engine) == ("m", "shop", "eu", "vllm")
+    assert (row.cohort.label, row.engine) == ("m|shop|none|eu", "vllm")
     assert (row.drafter, row.route, row.temperature) == ("a", "route 0", 0.5)
     assert (row.prompt_tokens, row.output_tokens, row.cached_tokens) == (3, 6, 0)
     assert (row.draft_rounds, row.drafted, row.accepted, row.rounds) == (2, 6, 3, 3)

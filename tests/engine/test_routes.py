@@ -67,7 +67,7 @@ def test_the_first_route_that_matches_decides_and_tells_why() -> None:
             "default": "a",
             "cohorts": [
                 {"match": {"app": "chat", "language": "de"}, "shares": {"german": 1}},
-                {"match": {"app": "chat"}, "shares": {"chat": 1}},
+                {"match": {"app": "chat"}, "shares": {"chat": 1}, "why": "chat by scores"},
             ],
         }
     )
@@ -76,7 +76,7 @@ def test_the_first_route_that_matches_decides_and_tells_why() -> None:
         return tuple(routes.choose(RouteKey(Cohort(*parts), "s")))
 
     assert chosen("m", "chat", "de", "eu") == ("german", "route 0")
-    assert chosen("m", "chat", "en", "eu") == ("chat", "route 1")
+    assert chosen("m", "chat", "en", "eu") == ("chat", "route 1: chat by scores")
     assert chosen("m", "code", "de", "eu") == ("a", "default")
     assert tuple(routes.choose(None)) == ("a", "default")
 
@@ -90,6 +90,8 @@ def test_the_first_route_that_matches_decides_and_tells_why() -> None:
         ({"cohorts": [{"shares": {}}]}, "cohorts[0].shares", "add up to 1"),
         ({"cohorts": [{"match": {"town": "x"}, "shares": {"a": 1}}]}, "town", "unknown field"),
         ({"fallback": "a"}, "fallback", "unknown field"),
+        ({"cohorts": [{"shares": {"a": 1}, "why": "a\nb"}]}, "cohorts[0].why", "printable ASCII"),
+        ({"cohorts": [{"shares": {"a": 1}, "why": "a" * 301}]}, "cohorts[0].why", "up to 300"),
     ],
 )
 def test_bad_routes_are_refused_by_field(document: Any, field: str, words: str) -> None:

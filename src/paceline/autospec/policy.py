@@ -22,6 +22,7 @@ from paceline.core.documents import Document
 from paceline.core.field_types import Between, Expected, Several
 from paceline.synth.texts import parse_yaml
 
+DAY = 86400.0
 Share = Annotated[float, Between(0, 1)]
 Small = Annotated[float, Between(0, 1, open=True)]
 Days = Annotated[int, Between(1, 365)]
@@ -45,6 +46,11 @@ Percentages = Annotated[
 class DriftPolicy(Document):
     """What counts as a change, and what as season or noise."""
 
+    day_seconds: Annotated[float, Between(24, DAY)] = about(
+        "seconds of a day as drift, cool-downs and weekly budgets count it; a shorter one "
+        "compresses time, as a demonstration does",
+        DAY,
+    )
     reference_days: Days = about(
         "first days of a drafter in a cohort that its acceptance is compared with", 28
     )
@@ -145,7 +151,7 @@ class CanaryPolicy(Document):
 class CorpusPolicy(Document):
     """How a drafter gets its cohort's answers as a corpus, without any training."""
 
-    days: Days = about("days whose answers it takes", 7)
+    days: Annotated[float, Between(0, open=True)] = about("days whose answers it takes", 7.0)
     least_answers: Count = about("answers without which none is built", 50)
     held_out: Small = about("share of the answers, the latest, that it is scored on", 0.2)
     most_tokens: Count = about("most tokens of a corpus", 2_000_000)
@@ -161,8 +167,16 @@ class CorpusPolicy(Document):
 
 
 class RoutingPolicy(Document):
-    """How requests are shared among live drafters (Hedge)."""
+    """How each cohort's requests are shared out among the live drafters (Hedge)."""
 
+    enabled: bool = about(
+        "share them out: a cohort may then get the drafters of others, which costs a step in which "
+        "several drafters draft one after the other",
+        False,
+    )
+    days: Days = about("days whose scores and requests are evidence", 7)
+    batch_rounds: Count = about("rounds that count as one batch of evidence", 100)
+    most_cohorts: Count = about("most cohorts that get a route of their own by evidence", 16)
     rate: Small = about("learning rate of Hedge on rewards between 0 and 1", 0.2)
     memory: Annotated[float, Between(1)] = about("batches of evidence that are remembered", 50.0)
     least_share: Share = about("smallest share that a drafter gets; below it, none", 0.05)

@@ -51,20 +51,22 @@ class ServerDrafter:
 @dataclass(frozen=True, slots=True)
 class RouteRule:
     """The requests that have these parts of a cohort, and the share of them that each drafter
-    gets; the shares add up to 1."""
+    gets; the shares add up to 1. `why` is part of the reason that these requests get."""
 
     match: Mapping[str, str]
     shares: Mapping[str, float]
+    why: str = ""
 
     @classmethod
     def of(cls, document: Json) -> Self:
         """Return the rule of a server's answer, in which parts that may be anything are null."""
         match = {part: value for part, value in document["match"].items() if value is not None}
-        return cls(match, document["shares"])
+        return cls(match, document["shares"], document.get("why") or "")
 
     def as_json(self) -> Json:
         """Return the rule as the server takes it."""
-        return {"match": dict(self.match), "shares": dict(self.shares)}
+        why = {"why": self.why} if self.why else {}
+        return {"match": dict(self.match), "shares": dict(self.shares), **why}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,15 @@ class DrafterRoutes:
             "cohorts": [rule.as_json() for rule in self.cohorts],
             "salt": self.salt,
         }
+
+    def in_words(self) -> str:
+        """Return the routes for people: the shares of each rule, and who has all other requests."""
+        rules = [
+            f"{', '.join(f'{part}={value}' for part, value in rule.match.items()) or 'others'}: "
+            + ", ".join(f"{share:.4g} {name}" for name, share in rule.shares.items())
+            for rule in self.cohorts
+        ]
+        return "; ".join([*rules, f"all others: {self.default or 'nobody'}"])
 
     def serving(self, name: str, match: Mapping[str, str]) -> DrafterRoutes:
         """Return the routes with a drafter for all requests of a cohort; {} is the default."""
@@ -118,7 +129,7 @@ class DrafterRoutes:
                 rules.append(rule)
             elif total > 0:
                 shares = {other: share / total for other, share in shares.items()}
-                rules.append(RouteRule(rule.match, shares))
+                rules.append(replace(rule, shares=shares))
         return replace(self, cohorts=tuple(rules))
 
 

@@ -11,8 +11,11 @@ from paceline.autospec.server_client import DrafterClient, DrafterRoutes, Server
 from paceline.core import PacelineError
 
 READY = "live"  # the state of a version that requests can be routed to
+LEAVING = "retiring"
+FAILED = "failed"  # the state of a replica whose process has ended by itself
 # statuses of a server that has looked at a drafter and cannot load it
 LOOKED_AT = (400, 409, 413, 500)
+FULL = 409  # among them: there is no room for it beside the others
 
 
 class ServingError(PacelineError):
@@ -23,10 +26,14 @@ class DrafterRefused(ServingError):
     """A server looked at a drafter and cannot load it, so that asking again is no help."""
 
 
+class NoRoom(DrafterRefused):
+    """A server has no room for a drafter beside the others: it may have when one of them leaves."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServedVersion:
-    """A drafter that a server has. `state` is "loading", "live" or "retiring"; `requests` is how
-    many it drafts for now."""
+    """A drafter that a server has. `state` is "loading", "live", "retiring" or "failed"; `requests`
+    is how many it drafts for now."""
 
     name: str
     spec: str
@@ -47,7 +54,7 @@ class ServedDrafters(Protocol):
 
     def load(self, name: str, spec: str) -> None:
         """Load a version beside the others; return when requests can be routed to it. Raises
-        DrafterRefused where it cannot be loaded."""
+        DrafterRefused where it cannot be loaded, and NoRoom where others take the room."""
         ...
 
     def route(self, routes: DrafterRoutes) -> None:
@@ -80,7 +87,8 @@ class PacelineServing:
         try:
             self.client.load(name, spec)
         except ServerRefused as error:
-            kind = DrafterRefused if error.status in LOOKED_AT else ServingError
+            refused = NoRoom if error.status == FULL else DrafterRefused
+            kind = refused if error.status in LOOKED_AT else ServingError
             raise kind(str(error)) from error
 
     def route(self, routes: DrafterRoutes) -> None:
@@ -97,6 +105,39 @@ class PacelineServing:
         with _worded():
             if self.client.drafters().routes.default != name:
                 self.client.retire(name)
+
+
+class PlannedServing:
+    """Stands in for a server and only notes, in words, what would be done to it: `steps`."""
+
+    def __init__(self, client: DrafterClient) -> None:
+        with _worded():
+            self._present = client.drafters().routes
+        self._loaded = dict(PacelineServing(client).loaded())
+        self.steps: list[str] = []
+
+    def loaded(self) -> Mapping[str, ServedVersion]:
+        """Return what would be loaded."""
+        return self._loaded
+
+    def load(self, name: str, spec: str) -> None:
+        """Note that a version would be loaded."""
+        self.steps.append(f"load {name} ({spec})")
+        self._loaded[name] = ServedVersion(name, spec, READY, 0)
+
+    def route(self, routes: DrafterRoutes) -> None:
+        """Note routes that the server does not have."""
+        if routes.default is None:
+            routes = replace(routes, default=self._present.default)
+        if routes != self._present:
+            self.steps.append(f"route {routes.in_words()}")
+            self._present = routes
+
+    def unload(self, name: str) -> None:
+        """Note that a version would leave."""
+        if name != self._present.default:
+            self.steps.append(f"let {name} leave")
+            del self._loaded[name]
 
 
 @contextmanager

@@ -11,7 +11,9 @@ import argcomplete
 
 from paceline.cli.audit import AuditCommand
 from paceline.cli.autospec import SimulateCommand
+from paceline.cli.autospec_run import AutospecRunCommand
 from paceline.cli.autospec_score import ScoreCommand
+from paceline.cli.autospec_show import AutospecExplainCommand, AutospecStatusCommand
 from paceline.cli.bench import BenchCommand
 from paceline.cli.catalogue import ListCommand, RemoveCommand, ShowCommand
 from paceline.cli.chat import ChatCommand
@@ -28,6 +30,11 @@ from paceline.cli.drafters import (
     DraftersRetireCommand,
     DraftersRollbackCommand,
     DraftersShowCommand,
+)
+from paceline.cli.endpoint import (
+    EndpointDownCommand,
+    EndpointStatusCommand,
+    EndpointUpCommand,
 )
 from paceline.cli.engine import MetricsCommand, StatusCommand, UpCommand
 from paceline.cli.evaluate import EvaluateCommand
@@ -82,9 +89,16 @@ COMMANDS: dict[str, type[Command]] = {
 # commands that have jobs below them, and what they do
 JOBS: dict[str, tuple[str, dict[str, type[Command]]]] = {
     "autospec": (
-        "keep drafters good while traffic changes: try the policy on simulated traffic (simulate), "
-        "score drafters on captured answers (score)",
-        {"simulate": SimulateCommand, "score": ScoreCommand},
+        "keep drafters good while traffic changes (run), say where cohorts stand (status) and what "
+        "was decided and why (explain), try the policy on simulated traffic (simulate), score "
+        "drafters on captured answers (score)",
+        {
+            "run": AutospecRunCommand,
+            "status": AutospecStatusCommand,
+            "explain": AutospecExplainCommand,
+            "simulate": SimulateCommand,
+            "score": ScoreCommand,
+        },
     ),
     "corpus": (
         "build what look-ups draft from out of a model's answers, merge that of replicas, show it",
@@ -108,6 +122,11 @@ JOBS: dict[str, tuple[str, dict[str, type[Command]]]] = {
             "diff": DraftersDiffCommand,
             "history": DraftersHistoryCommand,
         },
+    ),
+    "endpoint": (
+        "start replicas of an engine behind Envoy (up), whose drafters can then be replaced; say "
+        "who gets which (status), end them (down)",
+        {"up": EndpointUpCommand, "status": EndpointStatusCommand, "down": EndpointDownCommand},
     ),
     "engine": (
         "start vLLM, SGLang or Paceline with a drafter (up), say what runs (status), read its "

@@ -76,7 +76,7 @@ class ScoreCommand:
 
     def _score(self) -> ScoreMatrix:
         from paceline.autospec.answers import read_all_answers
-        from paceline.autospec.scores.candidates import Candidates
+        from paceline.autospec.scores.candidates import CandidateDrafters
         from paceline.autospec.scores.run import score
         from paceline.evaluate.sets import evenly
 
@@ -86,7 +86,7 @@ class ScoreCommand:
         options = {name: getattr(self.engine, name) for name in ENGINE_OPTIONS}
         with show.progress() as progress:
             task = progress.add_task("loading", total=None)
-            candidates = Candidates.load(
+            candidates = CandidateDrafters.load(
                 self.model, self.drafters, with_costs=not self.no_costs, **options
             )
             progress.update(task, total=len(answers), description="scoring")

@@ -95,7 +95,7 @@ class UpCommand:
             if not console.is_terminal:
                 console.print(text, soft_wrap=True)
 
-        with _heard(self.log, self.verbose) as hear, _signalled():
+        with _heard(self.log, self.verbose) as hear, signalled():
             engine = EngineProcess(kind, plan, on_line=hear, on_progress=tell)
             try:
                 with bars:
@@ -267,7 +267,7 @@ def _heard(path: Path | None, verbose: bool) -> Iterator[Callable[[str], None]]:
 
 
 @contextmanager
-def _signalled() -> Iterator[None]:
+def signalled() -> Iterator[None]:
     """Let SIGTERM do what Ctrl-C does."""
 
     def interrupt(*_: object) -> None:

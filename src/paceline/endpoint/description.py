@@ -15,6 +15,7 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic import ConfigDict, Field, model_validator
 
 from paceline.core import InvalidRequest
+from paceline.core.cohorts import NONE
 from paceline.core.documents import Document
 from paceline.core.field_types import AtMost, Between, Expected, OneOf
 from paceline.dataset.traces.retention import KEEP_DAYS, TOKEN_DAYS
@@ -23,7 +24,9 @@ from paceline.engines import KINDS
 from paceline.engines.kind import LaunchPlan
 from paceline.engines.programs import find_program
 from paceline.roofline.scenario.kinds import KINDS as DRAFTING
+from paceline.synth.texts import parse_yaml
 
+FOLDER_PREFIX = "dflash:"  # before a folder, as `--drafter` and the store of drafters have it
 NO_DRAFTER = "none"  # the spec of a replica that decodes without drafts
 WITHOUT_FOLDER = [
     name for name, kind in DRAFTING.items()
@@ -37,6 +40,7 @@ ReplicaName = Annotated[str, Expected(NAME_WORDS, lambda text: bool(NAME.fullmat
 Seconds = Annotated[float, Between(0, 86_400, open=True)]
 Port = Annotated[int, Between(1, 65_535)]
 ENGINES = OneOf(tuple(KINDS))
+Listen = Annotated[str, Expected("ADDRESS:PORT, as 127.0.0.1:8000", lambda text: _is_listen(text))]
 
 
 class EndpointPart(Document):
@@ -58,6 +62,9 @@ class EndpointTimes(EndpointPart):
     """Between two health checks."""
     ready: Seconds = 1800.0
     """Until a started replica answers."""
+    alone: Seconds | None = 60.0
+    """For which Envoy and the replicas go on serving when nobody steers them any more, before they
+    end; null is for ever."""
 
 
 class EndpointTraces(EndpointPart):
@@ -81,9 +88,7 @@ class EndpointTraces(EndpointPart):
 class EndpointSettings(EndpointPart):
     """What every endpoint states."""
 
-    listen: Annotated[
-        str, Expected("ADDRESS:PORT, as 127.0.0.1:8000", lambda text: _is_listen(text))
-    ]
+    listen: Listen
     """Where Envoy takes requests."""
     model: str | None = None
     """The name that requests have for the model. Routes may match it, and no other."""
@@ -102,8 +107,7 @@ class EndpointSettings(EndpointPart):
     @property
     def address(self) -> tuple[str, int]:
         """Return the host and the port that Envoy listens on."""
-        host, _, port = self.listen.rpartition(":")
-        return host.strip("[]"), int(port)
+        return split_listen(self.listen)
 
 
 class ReplicaDescription(EndpointPart):
@@ -186,11 +190,35 @@ class ManagedEndpoint(EndpointSettings):
     """Variables for every replica."""
     memory_gb: Annotated[float, Between(0, open=True)] | None = None
     """Main memory that a replica takes. Where less is free, none is started."""
+    metrics: Listen | None = None
+    """Where Prometheus may scrape Envoy's counts and the metrics of all replicas."""
+    drafter: str | None = None
+    """[NAME=]DRAFTER of the replica that a new endpoint begins with: a folder, ngram, suffix, mtp,
+    or none for one without drafts. By default there is no replica until one is loaded."""
+
+    @classmethod
+    def from_yaml(cls, path: str | Path, field: str = "file") -> Self:
+        """Read an endpoint's file. Raises InvalidRequest, which names the field with its place."""
+        try:
+            text = Path(path).read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidRequest(field, str(path), f"a readable YAML file ({error})") from None
+        return cls.read(parse_yaml(text, str(path), field) or {})
+
+    @property
+    def first(self) -> tuple[str, str] | None:
+        """Return the name and the spec of the drafter that a new endpoint begins with."""
+        if self.drafter is None:
+            return None
+        name, named, spec = self.drafter.rpartition("=")
+        return (name if named else Path(spec).name), spec
 
     @model_validator(mode="after")
     def _check_whole(self) -> Self:
         if self.traces is not None and self.engine != "vllm":
             raise InvalidRequest("traces", self.traces.folder, f"none for {self.engine}: vllm only")
+        if self.first is not None and not NAME.fullmatch(self.first[0]):
+            raise InvalidRequest("drafter", self.drafter, f"NAME=DRAFTER, the name {NAME_WORDS}")
         ports = [self.address[1], *(slot.port for slot in self.slots)]
         for index, port in enumerate(ports):
             if port in ports[:index]:
@@ -204,7 +232,7 @@ class ManagedEndpoint(EndpointSettings):
         if spec in WITHOUT_FOLDER:
             kind = spec
         elif spec != NO_DRAFTER:
-            folder = Path(spec).expanduser()
+            folder = Path(spec.removeprefix(FOLDER_PREFIX)).expanduser()
             if not (folder / "config.json").is_file():
                 kinds = ", ".join(WITHOUT_FOLDER)
                 expected = f"a drafter's folder, {kinds}, or {NO_DRAFTER}"
@@ -221,6 +249,12 @@ class ManagedEndpoint(EndpointSettings):
         )
 
 
+def split_listen(listen: str) -> tuple[str, int]:
+    """Return the host and the port of ADDRESS:PORT."""
+    host, _, port = listen.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
 def check_routes(routes: Routes, names: list[str], model: str | None) -> None:
     """Raise InvalidRequest for routes that name a drafter without a replica, or that look at what
     Envoy cannot see of a request."""
@@ -233,11 +267,14 @@ def check_routes(routes: Routes, names: list[str], model: str | None) -> None:
             raise InvalidRequest(f"routes.{field}", name, f"one of: {listed}")
     for index, route in enumerate(routes.cohorts):
         where = f"routes.cohorts[{index}].match"
-        if route.match.language is not None:
+        if route.match.language not in (None, NONE):
             expected = "no language: Envoy sees headers and no text; match by app or region"
             raise InvalidRequest(f"{where}.language", route.match.language, expected)
         if route.match.model not in (None, model):
-            expected = "no other model than the endpoint's: Envoy sees headers and no body"
+            stated = "states none" if model is None else f"is {model}"
+            expected = (
+                f"no other model than the endpoint's `model`, which {stated}: Envoy sees no body"
+            )
             raise InvalidRequest(f"{where}.model", route.match.model, expected)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from paceline.core import PacelineError
+from paceline.autospec.serving import ServingError
 
 
-class EndpointError(PacelineError):
+class EndpointError(ServingError):
     """An endpoint could not do what it was asked; what was running goes on as before."""

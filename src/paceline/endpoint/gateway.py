@@ -13,6 +13,7 @@ from paceline.endpoint.description import EndpointDescription
 from paceline.endpoint.envoy.bootstrap import bootstrap
 from paceline.endpoint.envoy.files import CLUSTERS, ROUTE_FILE, EnvoyFiles
 from paceline.endpoint.envoy.program import find_envoy
+from paceline.endpoint.envoy.routing import CLUSTER_PREFIX
 from paceline.endpoint.errors import EndpointError
 from paceline.endpoint.processes import LastingProcess, ProcessLaunch
 from paceline.engines.kind import LaunchPlan
@@ -38,6 +39,7 @@ class EnvoyGateway:
         """Start Envoy, or find the one that runs; return whether it was started. Raises
         InvalidRequest (field `listen`) for a port that is taken, and EndpointError."""
         if self.process.is_running():
+            self.process.keep()
             self._check_bootstrap(description)
             self._await_ready()
             self.apply(description)
@@ -75,6 +77,17 @@ class EnvoyGateway:
             return {}
         return self.files.admin.active_requests()
 
+    def answer_counts(self) -> dict[str, dict[str, int]]:
+        """Return how each drafter's requests have ended, since Envoy started."""
+        if not self.process.is_running():
+            return {}
+        counts = self.files.admin.answer_counts()
+        return {
+            name.removeprefix(CLUSTER_PREFIX): each
+            for name, each in counts.items()
+            if name.startswith(CLUSTER_PREFIX)
+        }
+
     def close(self, seconds: float) -> None:
         """Take no more requests, wait `seconds` at most for the running ones, and end Envoy."""
         if not self.process.is_running():
@@ -93,7 +106,8 @@ class EnvoyGateway:
         (self.files.folder / "admin.sock").unlink(missing_ok=True)
         command = [str(find_envoy()), "-c", str(self.files.bootstrap), "--disable-hot-restart",
                    "--log-level", "warning"]  # fmt: skip
-        self.process.start(ProcessLaunch(command, GRACE_SECONDS, folder=self.files.folder))
+        folder, alone = self.files.folder, description.times.alone
+        self.process.start(ProcessLaunch(command, GRACE_SECONDS, folder=folder, alone=alone))
 
     def _await_ready(self) -> None:
         end = time.monotonic() + READY_SECONDS

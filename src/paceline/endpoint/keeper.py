@@ -21,7 +21,7 @@ from paceline.endpoint.description import (
     ReplicaDescription,
 )
 from paceline.endpoint.gateway import EnvoyGateway
-from paceline.endpoint.serving import ReplicaFacts, ReplicaProcesses
+from paceline.endpoint.replica_processes import ReplicaFacts, ReplicaProcesses
 from paceline.endpoint.state import EndpointState, EventLog, ReplicaRecord
 
 IDLE_LOOKS = 3  # looks at a retiring replica in a row that find no request
@@ -53,6 +53,11 @@ class ReplicaKeeper:
     def description(self) -> EndpointDescription:
         """Return what Envoy is to do."""
         return description_of(self._endpoint, self.state)
+
+    def leave(self) -> None:
+        """Let all processes run on by themselves."""
+        self.processes.leave()
+        self.gateway.process.leave()
 
     def step(self) -> None:
         """Bring each replica one phase further at most. Raises PacelineError and OSError for the

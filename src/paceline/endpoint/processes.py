@@ -4,7 +4,8 @@ A process runs under the engines' supervisor, which ends all of it together. Its
 
     lock   held by the supervisor as long as it lives: the system frees it, whatever ends it
     pid    of the program itself
-    stop   a pipe: a line on it asks the supervisor to end the program
+    stop   a pipe: a line on it asks the supervisor to end the program, as does that nobody has had
+           it open for a while
     log    what the program prints
 
 The lock is taken before the program starts, and handed to it. So there is no moment in which the
@@ -46,13 +47,15 @@ class ProcessIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ProcessLaunch:
-    """A program and what it gets: variables beside ours, the folder that it runs in, and how many
-    seconds it has to end by itself."""
+    """A program and what it gets: variables beside ours, the folder that it runs in, how many
+    seconds it has to end by itself, and for how many it runs on when nobody keeps it; None is for
+    ever."""
 
     command: Sequence[str]
     grace: float
     environment: Mapping[str, str] = field(default_factory=dict)
     folder: Path | None = None
+    alone: float | None = None
 
 
 class LastingProcess:
@@ -61,17 +64,31 @@ class LastingProcess:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._child: subprocess.Popen[bytes] | None = None  # of ours, to be reaped
+        self._kept: int | None = None  # its pipe, open as long as somebody is to know of it
 
     def start(self, launch: ProcessLaunch) -> None:
         """Start the program. Raises EndpointError where one runs here already."""
         self.folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            if not _locked(lock):
+            if not taken(lock):
                 raise EndpointError(f"{self.folder.name} runs already")
             self._spawn(launch, lock)
         finally:
             os.close(lock)  # the supervisor has its own
+
+    def keep(self) -> None:
+        """Let the program know that somebody is there, until leave(), or until this process ends,
+        by whatever signal."""
+        if self._kept is None:
+            with suppress(OSError):
+                self._kept = os.open(self._pipe, os.O_WRONLY | os.O_NONBLOCK)
+
+    def leave(self) -> None:
+        """Let the program run on by itself, for as long as its launch said."""
+        if self._kept is not None:
+            os.close(self._kept)
+            self._kept = None
 
     def is_running(self) -> bool:
         """Return whether the program, or what is left of it, runs."""
@@ -102,7 +119,7 @@ class LastingProcess:
     def ask_to_end(self) -> None:
         """Ask the program to end; it gets its grace, and is then killed."""
         with suppress(OSError):
-            pipe = os.open(self.folder / "stop", os.O_WRONLY | os.O_NONBLOCK)
+            pipe = os.open(self._pipe, os.O_WRONLY | os.O_NONBLOCK)
             try:
                 os.write(pipe, b"\n")
             finally:
@@ -125,13 +142,19 @@ class LastingProcess:
             if _started(identity.pid) == identity.started:
                 os.killpg(identity.pid, signal.SIGKILL)
 
+    def last_lines(self) -> list[str]:
+        """Return the last lines of the log."""
+        try:
+            with self._log.open("rb") as file:
+                file.seek(max(0, self._log.stat().st_size - KEPT_BYTES))
+                text = file.read().decode("utf-8", "replace")
+        except OSError:
+            return []
+        return [line for line in text.splitlines() if line.strip()][-SHOWN_LINES:]
+
     def tail(self) -> str:
         """Return the end of the log, as the end of a message."""
-        try:
-            text = self._log.read_bytes()[-KEPT_BYTES:].decode("utf-8", "replace")
-        except OSError:
-            text = ""
-        lines = [line for line in text.splitlines() if line.strip()][-SHOWN_LINES:]
+        lines = self.last_lines()
         shown = "\n".join(f"  {line}" for line in lines)
         return f"\nEnd of its log ({self._log}):\n{shown}" if lines else " It has printed nothing."
 
@@ -151,21 +174,28 @@ class LastingProcess:
         return self.folder / "lock"
 
     @property
+    def _pipe(self) -> Path:
+        return self.folder / "stop"
+
+    @property
     def _log(self) -> Path:
         return self.folder / "log"
 
     def _spawn(self, launch: ProcessLaunch, lock: int) -> None:
-        stop = self.folder / "stop"
-        if not stop.exists():
-            os.mkfifo(stop, 0o600)
-        # Read and written by the supervisor: such a pipe never breaks off.
-        pipe = os.open(stop, os.O_RDWR)
+        if not self._pipe.exists():
+            os.mkfifo(self._pipe, 0o600)
+        self.leave()
+        # Opened first: a reader that has never had a writer does not notice that there is none.
+        self._kept = os.open(self._pipe, os.O_RDWR | os.O_NONBLOCK)
+        # Whoever also writes to it keeps it from breaking off.
+        forever = launch.alone is None
+        pipe = os.open(self._pipe, (os.O_RDWR if forever else os.O_RDONLY) | os.O_NONBLOCK)
         pid = os.open(self.folder / "pid", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             self._child = subprocess.Popen(
                 [sys.executable, "-S", "-E", supervisor.__file__, str(pid), str(launch.grace),
-                 *launch.command],
+                 str(launch.alone or 0), *launch.command],
                 stdin=pipe,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -179,7 +209,7 @@ class LastingProcess:
                 os.close(descriptor)
 
 
-def _locked(lock: int) -> bool:
+def taken(lock: int) -> bool:
     """Take a lock, unless a process holds it; somebody may be looking at it for a moment."""
     end = time.monotonic() + LOOKED_SECONDS
     while True:

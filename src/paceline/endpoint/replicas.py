@@ -2,22 +2,26 @@
 
     with DrafterReplicas(folder, endpoint) as replicas:
         replicas.load("app-3", "/drafters/app-3")                 # returns when it is ready
-        replicas.route(Routes(default="app-3"))                   # returns when Envoy does it
+        replicas.route(DrafterRoutes("app-3"))                    # returns when Envoy does it
         replicas.unload("app-2")                                  # ends when nobody uses it
 
-What is to run stands in `folder`, and the processes outlive the controller: the next one finds them
-again. A thread brings what runs to what is to run, step by step; every step can be repeated.
+They are `ServedDrafters` of autospec. What is to run stands in `folder`, and the processes outlive
+the controller: the next one finds them again. A thread brings what runs to what is to run, step by
+step; every step can be repeated.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from paceline.autospec.server_client import DrafterRoutes
+from paceline.autospec.serving import FAILED, LEAVING, DrafterRefused, ServedVersion
 from paceline.core import InvalidRequest, PacelineError
 from paceline.endpoint.description import NAME, NAME_WORDS, ManagedEndpoint, check_routes
 from paceline.endpoint.envoy.taps import SOCKET
@@ -29,6 +33,7 @@ from paceline.endpoint.state import (
     EndpointState,
     EventLog,
     ReplicaPhase,
+    ReplicaRecord,
 )
 from paceline.engine.routes import Routes
 
@@ -40,16 +45,21 @@ STEP_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class ServedReplica:
-    """A drafter as it is served: by one replica. `state` is loading, live, retiring or failed, and
-    `requests` are those that it answers now."""
+class ServedReplica(ServedVersion):
+    """A drafter that is served by a replica of its own; `pid` is None until that is live."""
 
-    name: str
-    spec: str
-    state: str
-    requests: int
     url: str
     pid: int | None
+
+    def as_failed(self) -> ServedReplica:
+        """Return the replica as one whose process has ended."""
+        return replace(self, state=FAILED, pid=None)
+
+
+def served_replica(name: str, record: ReplicaRecord, requests: int) -> ServedReplica:
+    """Return the replica of a record, which answers so many requests now."""
+    state = LEAVING if record.phase == "stopping" else record.phase
+    return ServedReplica(name, record.spec, state, requests, record.url, record.pid)
 
 
 class DrafterReplicas:
@@ -71,9 +81,10 @@ class DrafterReplicas:
             self._events = EventLog(folder, on_event)
             self._keeper = ReplicaKeeper(folder, endpoint, self._events)
             self._taps = self._open_taps()
-            self._ended = threading.Event()
+            self._ended, self._told = threading.Event(), ""
             started = self._keeper.gateway.open(self._keeper.description())
             self._events.tell("envoy", None, "Envoy is started" if started else "Envoy is found")
+            self._step()  # what has ended since is known from here on
         except BaseException:
             self._controller.free()
             raise
@@ -86,8 +97,10 @@ class DrafterReplicas:
         return f"http://{self.endpoint.listen}"
 
     @property
-    def routes(self) -> Routes | None:
-        return self._keeper.state.routes
+    def routes(self) -> DrafterRoutes:
+        """Return who gets which drafter; of a new endpoint nobody gets any."""
+        routes = self._keeper.state.routes
+        return DrafterRoutes() if routes is None else DrafterRoutes.of(routes.model_dump())
 
     @property
     def traced(self) -> TraceCounts | None:
@@ -104,50 +117,56 @@ class DrafterReplicas:
         active = self._active_requests()
         replicas = self._keeper.state.replicas
         return {
-            name: ServedReplica(
-                name=name,
-                spec=record.spec,
-                state="retiring" if record.phase == "stopping" else record.phase,
-                requests=active.get(record.port, 0),
-                url=record.url,
-                pid=record.pid,
-            )
+            name: served_replica(name, record, active.get(record.port, 0))
             for name, record in replicas.items()
         }
+
+    def answer_counts(self) -> dict[str, dict[str, int]]:
+        """Return how each drafter's requests have ended, by class of their status and `broken`.
+        Raises EndpointError."""
+        return self._keeper.gateway.answer_counts()
 
     def load(self, name: str, spec: str) -> None:
         """Start a replica with the drafter `spec`; return when it can be routed to.
 
         A replica of this name and spec that is there already, live or loading, is not started
-        twice. Raises InvalidRequest for what cannot be started here, and EndpointError with the end
-        of its log where it does not come up; nothing else is harmed by it.
+        twice; one that has failed is started again. Raises DrafterRefused for what cannot be
+        started here, with the end of its log where it does not come up, and NoRoom; nothing else is
+        harmed by it.
         """
         keeper = self._keeper
         with keeper.changed:
             record = keeper.state.replicas.get(name)
             if record is None or record.phase == "failed":
-                self._admit(name, spec)
+                with worded(DrafterRefused):
+                    self._admit(name, spec)
             elif record.spec != spec or record.phase not in ("loading", "live"):
                 expected = f"a name that is not taken; {record.spec} has it ({record.phase})"
-                raise InvalidRequest("name", name, expected)
+                raise DrafterRefused(str(InvalidRequest("name", name, expected)))
             while (phase := self._phase(name)) == "loading":
                 keeper.changed.wait(STEP_SECONDS)
                 self._check_open()
             if phase != "live":
                 reason = keeper.problems.pop(name, "it was unloaded meanwhile")
-                raise EndpointError(f"the replica {name} did not come up: {reason}")
+                raise DrafterRefused(f"the replica {name} did not come up: {reason}")
 
-    def route(self, routes: Routes) -> None:
-        """Send requests by other routes; return when Envoy does so. Raises InvalidRequest for
-        routes that name what is not live, or that Envoy cannot follow, and EndpointError."""
-        with self._keeper.changed:
+    def route(self, routes: DrafterRoutes) -> None:
+        """Send requests by other routes; return when Envoy does so. Without a default, that of the
+        present routes stays. Raises EndpointError for routes that name what is not live, or that
+        Envoy cannot follow."""
+        with self._keeper.changed, worded(EndpointError):
+            if routes.default is None:
+                routes = replace(routes, default=self.routes.default)
+            if routes.default is None and not routes.cohorts:
+                return  # of a new endpoint: nobody is served yet
             replicas = self._keeper.state.replicas
             live = [name for name, record in replicas.items() if record.phase == "live"]
-            check_routes(routes, live, self.endpoint.model)
-            if routes != self.routes:
-                self._reroute(routes)
+            wanted = Routes.read(routes.as_json())
+            check_routes(wanted, live, self.endpoint.model)
+            if wanted != self._keeper.state.routes:
+                self._reroute(wanted)
 
-    def rollback(self) -> Routes:
+    def rollback(self) -> DrafterRoutes:
         """Send requests as before the latest change of routes; return those routes. Raises
         EndpointError where there was none, or a replica of it is gone."""
         with self._keeper.changed:
@@ -158,13 +177,13 @@ class DrafterReplicas:
             if gone:
                 raise EndpointError(f"the earlier routes need {', '.join(gone)}: not live any more")
             self._reroute(routes)
-            return routes
+            return self.routes
 
     def unload(self, name: str) -> None:
-        """End a replica once its last request has ended; it gets no new ones. Raises InvalidRequest
+        """End a replica once its last request has ended; it gets no new ones. Raises EndpointError
         for a name that is not loaded, or that routes need."""
         keeper = self._keeper
-        with keeper.changed:
+        with keeper.changed, worded(EndpointError):
             record = keeper.state.replicas.get(name)
             if record is None:
                 raise InvalidRequest("name", name, f"one of: {', '.join(keeper.state.replicas)}")
@@ -180,8 +199,13 @@ class DrafterReplicas:
             keeper.save(state)
             self._events.tell("retiring", name, f"{name} gets no more requests")
 
+    def progress(self, name: str) -> str | None:
+        """Return what a replica's log tells of its loading; None where it tells nothing."""
+        return self._keeper.processes.progress(name)
+
     def down(self, seconds: float = 30.0) -> None:
-        """End all replicas and Envoy, and forget them. Running requests get `seconds`."""
+        """End all replicas and Envoy, and forget them. Running requests get `seconds`. It may be
+        called again where it was broken off."""
         self._end()
         keeper = self._keeper
         try:
@@ -194,11 +218,16 @@ class DrafterReplicas:
         finally:
             self._controller.free()
 
+    def interrupt(self) -> None:
+        """Have load() wait no longer, in whatever thread it does."""
+        self._ended.set()
+
     def close(self) -> None:
-        """Leave everything running, for the next controller."""
-        if not self._ended.is_set():
-            self._end()
-            self._controller.free()
+        """Leave everything running, for the next controller; without one it all ends by itself
+        after `times.alone`."""
+        self._end()
+        self._keeper.leave()
+        self._controller.free()
 
     def __enter__(self) -> Self:
         return self
@@ -212,11 +241,11 @@ class DrafterReplicas:
         self.close()
 
     def _end(self) -> None:
-        self._check_open()
         self._ended.set()
         self._thread.join()
         if self._taps is not None:
             self._taps.close()
+            self._taps = None
 
     def _open_taps(self) -> TapServer | None:
         if self.endpoint.traces is None:
@@ -260,13 +289,25 @@ class DrafterReplicas:
             return {}
 
     def _run(self) -> None:
-        """Take steps until the controller ends; what hinders one is told, and tried again."""
-        told = ""
+        """Take steps until the controller ends."""
         while not self._ended.wait(STEP_SECONDS):
-            try:
-                self._keeper.step()
-                told = ""
-            except (PacelineError, OSError) as error:
-                if str(error) != told:
-                    told = str(error)
-                    self._events.tell("controller", None, told)
+            self._step()
+
+    def _step(self) -> None:
+        """Take a step; what hinders it is told, and tried again."""
+        try:
+            self._keeper.step()
+            self._told = ""
+        except (PacelineError, OSError) as error:
+            if str(error) != self._told:
+                self._told = str(error)
+                self._events.tell("controller", None, self._told)
+
+
+@contextmanager
+def worded(kind: type[PacelineError]) -> Iterator[None]:
+    """Raise refusals of a field as the error that those who steer know."""
+    try:
+        yield
+    except InvalidRequest as error:
+        raise kind(str(error)) from error

@@ -6,7 +6,6 @@ between leaves a wish that the next one fulfils, and nothing that nobody knows o
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import time
@@ -21,7 +20,7 @@ from pydantic import Field
 from paceline.dataset.training_set import write_whole
 from paceline.endpoint.description import EndpointPart
 from paceline.endpoint.errors import EndpointError
-from paceline.endpoint.processes import ProcessIdentity
+from paceline.endpoint.processes import ProcessIdentity, taken
 from paceline.engine.routes import Routes
 
 STATE, EVENTS, OLD_EVENTS, CONTROLLER = "state.json", "events.jsonl", "events.1.jsonl", "controller"
@@ -130,16 +129,16 @@ class ControllerLock:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._file = os.open(folder / CONTROLLER, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(self._file, 32, 0).decode() or "unknown"
-            os.close(self._file)
-            message = f"another controller steers {folder} already (process {holder})"
-            raise EndpointError(message) from None
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, str(os.getpid()).encode(), 0)
+        file = os.open(folder / CONTROLLER, os.O_RDWR | os.O_CREAT, 0o600)
+        if not taken(file):
+            holder = os.pread(file, 32, 0).decode() or "unknown"
+            os.close(file)
+            raise EndpointError(f"another controller steers {folder} already (process {holder})")
+        os.ftruncate(file, 0)
+        os.pwrite(file, str(os.getpid()).encode(), 0)
+        self._file: int | None = file
 
     def free(self) -> None:
-        os.close(self._file)
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None

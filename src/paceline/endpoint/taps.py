@@ -1,8 +1,9 @@
 """Traces of what vLLM answers behind Envoy: a copy of each answer comes over a socket, once it has
 ended, and becomes a row like those of our own server.
 
-A copy is in memory alone, and only for as long as it is read. Its text decides the language of its
-cohort, and is then forgotten. Requests whose client has left before the end leave no row.
+A copy is in memory alone, and only for as long as it is read; nobody looks at its text. A cohort
+has no language here, since Envoy, which routes by cohort, could not match it. Requests whose client
+has left before the end leave no row.
 """
 
 from __future__ import annotations
@@ -10,14 +11,12 @@ from __future__ import annotations
 import importlib
 import json
 import logging
-import os
-import socket
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from email.message import Message
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +27,11 @@ from paceline.dataset.traces.records import SHARED, RequestTrace, Traced
 from paceline.dataset.traces.retention import Retention
 from paceline.dataset.traces.writer import TraceCounts, TraceWriter
 from paceline.endpoint.description import EndpointTraces
+from paceline.endpoint.unix_server import QuietHandler, UnixServer
 from paceline.engines.answers import EngineAnswer, EngineAsk
 from paceline.engines.openai_stream import take_openai
 from paceline.engines.traces import answer_bytes, answer_trace
 from paceline.server.cohorts import CommonCohorts
-from paceline.server.languages import Languages
 
 log = logging.getLogger(__name__)
 MICROSECONDS = 1e6
@@ -92,8 +91,7 @@ class TapTraces:
         self._writer = TraceWriter(
             Path(traces.folder).expanduser(), Retention(traces.keep_days, traces.token_days)
         )
-        self._common, self._languages = CommonCohorts(), Languages()
-        self._languages.load_soon()
+        self._common = CommonCohorts()
         self._lock = threading.Lock()
 
     @property
@@ -107,7 +105,7 @@ class TapTraces:
         cohort = Cohort(
             model=str(asked.get("model") or model or NONE),
             app=tapped.app or NONE,
-            language=self._languages.of(_user_text(asked)),
+            language=NONE,
             region=tapped.region or NONE,
         )
         with self._lock:
@@ -159,40 +157,20 @@ class TapServer:
     """Takes copies on a Unix socket at `path`, which only its owner can open."""
 
     def __init__(self, path: Path, traces: TapTraces) -> None:
-        self._traces, self._path = traces, path
-        path.unlink(missing_ok=True)
-        self._server = _Server(str(path), _handler(traces))  # type: ignore[arg-type]  # a path
-        os.chmod(path, 0o600)
-        self._thread = threading.Thread(target=self._server.serve_forever, name="taps", daemon=True)
-        self._thread.start()
+        self._traces = traces
+        self._server = UnixServer(path, _handler(traces))
 
     @property
     def counts(self) -> TraceCounts:
         return self._traces.counts
 
     def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._path.unlink(missing_ok=True)
+        self._server.close()
         self._traces.close()
 
 
-class _Server(ThreadingHTTPServer):
-    address_family = socket.AF_UNIX
-    daemon_threads = True
-
-    def server_bind(self) -> None:
-        self.socket.bind(self.server_address)
-
-    def get_request(self) -> tuple[socket.socket, Any]:
-        connection, _ = self.socket.accept()
-        return connection, ("unix", 0)
-
-
 def _handler(traces: TapTraces) -> type[BaseHTTPRequestHandler]:
-    class TapHandler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
+    class TapHandler(QuietHandler):
         def do_POST(self) -> None:
             size = int(self.headers.get("content-length", 0))
             data = self.rfile.read(min(size, LONGEST_COPY))
@@ -203,9 +181,6 @@ def _handler(traces: TapTraces) -> type[BaseHTTPRequestHandler]:
                     traces.take(TappedAnswer.of(self.headers, data))
             else:
                 self.close_connection = True
-
-        def log_message(self, *_: object) -> None:
-            pass
 
     return TapHandler
 
@@ -269,16 +244,3 @@ def _json(data: bytes) -> Json:
     if not isinstance(value, dict):
         raise ValueError("no JSON object")
     return value
-
-
-def _user_text(asked: Json) -> str:
-    """Return the text whose language counts: the user's last message, or the prompt."""
-    prompt = asked.get("prompt")
-    if isinstance(prompt, str):
-        return prompt
-    for message in reversed(asked.get("messages") or ()):
-        if message.get("role") == "user":
-            content = message.get("content")
-            parts = content if isinstance(content, list) else [{"text": content}]
-            return " ".join(str(part.get("text") or "") for part in parts)
-    return ""

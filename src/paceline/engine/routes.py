@@ -19,12 +19,22 @@ from pydantic import ConfigDict, Field, model_validator
 from paceline.core import InvalidRequest
 from paceline.core.cohorts import Cohort
 from paceline.core.documents import Document
-from paceline.core.field_types import AtMost, Between
+from paceline.core.field_types import AtMost, Between, Expected
 
 DEFAULT, NAMED = "default", "named"  # reasons for a drafter, beside `route 0` and so on
 CLOSE = 1e-6  # of shares to 1: they may be thirds
 MOST_ROUTES, MOST_SHARES = 1024, 64
+LONGEST_WHY = 300  # characters
 Share = Annotated[float, Between(0, 1, words="a share from 0 to 1")]
+Why = Annotated[
+    str,
+    Expected(
+        f"up to {LONGEST_WHY} printable ASCII characters",
+        lambda text: (
+            (len(text) <= LONGEST_WHY and text.isascii() and text.isprintable()) or not text
+        ),
+    ),
+]
 
 
 class RouteKey(NamedTuple):
@@ -67,6 +77,9 @@ class CohortRoute(Document):
     """The cohorts that the route is for; {} is for all."""
     shares: Annotated[dict[str, Share], AtMost(MOST_SHARES, "drafters")]
     """The share of sessions that each drafter gets; together they are 1."""
+    why: Why = ""
+    """Why they do; the reason that requests, traces and metrics get for their drafter ends with
+    it."""
 
     @model_validator(mode="after")
     def _check_sum(self) -> Self:
@@ -74,6 +87,10 @@ class CohortRoute(Document):
         if abs(total - 1) > CLOSE:
             raise InvalidRequest("shares", self.shares, f"shares that add up to 1, not {total:g}")
         return self
+
+    def reason(self, index: int) -> str:
+        """Return why a request gets its drafter: the place of the route, and what it is for."""
+        return f"route {index}: {self.why}" if self.why else f"route {index}"
 
     def drafter_of(self, session: str, salt: str) -> str:
         """Return the drafter that the session draws."""
@@ -116,7 +133,7 @@ class Routes(Document):
         for index, route in enumerate(self.cohorts if key else ()):
             assert key is not None
             if key.cohort.matches(route.match.parts):
-                return Routed(route.drafter_of(key.session, self.salt), f"route {index}")
+                return Routed(route.drafter_of(key.session, self.salt), route.reason(index))
         return Routed(self.default, DEFAULT)
 
 

@@ -62,7 +62,7 @@ class EngineProcess:
         readable, writable = os.pipe()
         try:
             self._supervisor = subprocess.Popen(
-                [sys.executable, "-S", "-E", supervisor.__file__, str(writable), str(grace),
+                [sys.executable, "-S", "-E", supervisor.__file__, str(writable), str(grace), "0",
                  *self.line.command],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

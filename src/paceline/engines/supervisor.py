@@ -1,13 +1,14 @@
 """Runs one engine, and leaves no process of it behind: a program of its own, run by its path.
 
-    python supervisor.py PID_FD GRACE COMMAND...
+    python supervisor.py PID_FD GRACE ALONE COMMAND...
 
 The engine runs in a process group of its own. When it ends, when the pipe on stdin says so or
 breaks off, or on SIGTERM, all processes that it has started are ended too, also those that it does
 not know of any more: their orphans come to the supervisor (Linux). The pipe breaks off when whoever
-started the supervisor is gone, by whatever signal. A line on the pipe asks the engine to end; GRACE
-is how many seconds it then gets before it is killed. The process id of the engine is written to the
-file descriptor PID_FD. The exit code is the engine's.
+started the supervisor is gone, by whatever signal; a pipe with a name gets ALONE seconds in which
+somebody else may open it. A line on the pipe asks the engine to end; GRACE is how many seconds it
+then gets before it is killed. The process id of the engine is written to the file descriptor
+PID_FD. The exit code is the engine's.
 """
 
 # No import of Paceline: this process lives as long as the engine and should stay small.
@@ -27,7 +28,7 @@ POLL_SECONDS = 0.2
 KILLED_SECONDS = 5.0  # that the system gets to end what was killed
 
 
-def main(pid_fd: int, grace: float, command: list[str]) -> int:
+def main(pid_fd: int, grace: float, alone: float, command: list[str]) -> int:
     """Run the command to its end. Return its exit code, as a shell would."""
     asked = [False]  # whether the engine is to end
 
@@ -49,10 +50,11 @@ def main(pid_fd: int, grace: float, command: list[str]) -> int:
         return 127
     with os.fdopen(pid_fd, "w") as file:
         file.write(str(engine.pid))
+    pipe = _Pipe(sys.stdin.fileno(), alone)
     try:
         while engine.poll() is None and not asked[0]:
             # in this order: a signal may come while it waits for the pipe
-            asked[0] = _is_over(sys.stdin.fileno()) or asked[0]
+            asked[0] = pipe.is_over() or asked[0]
         if engine.poll() is None:
             engine.send_signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
@@ -63,13 +65,31 @@ def main(pid_fd: int, grace: float, command: list[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _is_over(pipe: int) -> bool:
-    """Wait a moment for the pipe; return whether it has said anything or has broken off."""
-    try:
-        readable, _, _ = select.select([pipe], [], [], POLL_SECONDS)
-    except InterruptedError:
+class _Pipe:
+    """The pipe from whoever is to know of the engine."""
+
+    def __init__(self, file: int, alone: float) -> None:
+        self._file, self._alone = file, alone
+        self._since: float | None = None  # when it was first seen that nobody has it open
+
+    def is_over(self) -> bool:
+        """Wait a moment for the pipe; return whether it has said anything, or nobody has had it
+        open for too long."""
+        try:
+            readable, _, _ = select.select([self._file], [], [], POLL_SECONDS)
+            if not readable:
+                self._since = None
+                return False
+            if os.read(self._file, 1):
+                return True
+        except (InterruptedError, BlockingIOError):
+            return False
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        if now - self._since >= self._alone:
+            return True
+        time.sleep(POLL_SECONDS)
         return False
-    return bool(readable)
 
 
 def _end_all(engine: subprocess.Popen[bytes]) -> None:
@@ -105,4 +125,4 @@ def _prctl(option: int, value: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]))
+    sys.exit(main(int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]), sys.argv[4:]))

@@ -80,7 +80,8 @@ def test_a_cohort_that_fell_stands_beside_its_season(world: World) -> None:
     world.history(days=30, fall_days=5, shop=0.2)
     hours = told(world)
     shop, chat = cohort(hours, SHOP), cohort(hours, CHAT)
-    assert shop["drift"]["ready"] and shop["drift"]["change"] == pytest.approx(-0.2, abs=0.05)
+    assert shop["drift"]["change"] == pytest.approx(-0.2, abs=0.05)
+    assert not shop["drift"]["by_loop"] and shop["drift"]["error"] > 0
     assert abs(chat["drift"]["change"]) < 0.05
     curve = shop["curve"]
     assert 160 <= len(curve["time"]) <= 168 and curve["time"] == sorted(curve["time"])
@@ -100,8 +101,35 @@ def test_a_short_reference_is_said_and_not_drawn(world: World) -> None:
     world.live("base", since_days=1)
     world.history(days=1)
     shop = cohort(told(world), SHOP)
-    assert not shop["drift"]["ready"] and set(shop["curve"]["expected"]) == {None}
-    assert shop["drift"]["reference_days"] < shop["drift"]["needed_days"]
+    assert shop["drift"]["change"] is None and set(shop["curve"]["expected"]) == {None}
+    assert shop["drift"]["reference_days"] < 3
+
+
+def test_what_the_loop_saw_stands_before_what_the_curves_say(world: World) -> None:
+    world.live("base")
+    world.history(days=30, fall_days=5, shop=0.2)
+    world.loop.tick()
+    drift = cohort(told(world), SHOP)["drift"]
+    assert drift["by_loop"] and drift["change"] == pytest.approx(-0.2, abs=0.05)
+
+
+def test_a_cohort_that_is_shared_out_says_among_whom(world: World) -> None:
+    world.live("base")
+    world.live("shop-1", SHOP)
+    with world.store.database.transaction() as connection:
+        values = (
+            CHAT,
+            '{"base": 0.25, "shop-1": 0.75}',
+            "scores",
+            "shop-1 scored more.",
+            world.now,
+        )
+        connection.execute(
+            "INSERT INTO routings(cohort, shares, source, why, time) VALUES (?, ?, ?, ?, ?)", values
+        )
+    chat = cohort(told(world), CHAT)
+    assert chat["shares"] == {"base": 0.25, "shop-1": 0.75}
+    assert chat["shared_because"] == "shop-1 scored more."
 
 
 def test_the_matrix_has_scores_beside_what_was_seen(world: World) -> None:

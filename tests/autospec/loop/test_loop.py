@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from paceline.autospec.loop import LoopAction, rollback
-from tests.autospec.loop.worlds import ME, SHOP, Killed, Killer, World
+from tests.autospec.loop.worlds import (
+    CHAT,
+    DAY,
+    HOUR,
+    ME,
+    SHOP,
+    Killed,
+    Killer,
+    World,
+    drifted,
+    with_days_of,
+)
 from tests.autospec.store.stores import snapshot
 
 
@@ -21,14 +33,6 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def actions(world: World) -> dict[LoopAction, tuple[str, ...]]:
     return {d.action: d.cohorts for d in world.loop.decided()}
-
-
-def drifted(world: World) -> None:
-    world.live("base")
-    world.history(shop=0.2)
-    world.answers()
-    world.al = {"base/shop": 2.4, "auto-1": 3.2}
-    world.scores = {"base": 2.4, "auto-1": 3.2}
 
 
 def test_a_cohort_that_drifts_gets_a_corpus_by_way_of_a_canary(world: World) -> None:
@@ -101,6 +105,55 @@ def test_a_drafter_that_cannot_be_loaded_harms_nobody(world: World) -> None:
     assert world.end()["states"]["huge"] == "retired"
     assert "no room" in world.store.history("huge")[-1].reason
     assert world.serving.routes.default == "base"
+
+
+def test_a_cohort_that_grows_gets_a_corpus_of_its_own(world: World) -> None:
+    world.live("base")
+    world.history(only=CHAT)
+    world.history(days=1.0, only=SHOP, fall_days=1.0, shop=0.5)
+    world.answers()
+    world.al = {"base/shop": 1.5, "auto-1": 3.2}
+    world.scores = {"base": 1.5, "auto-1": 3.2}
+    world.settle()
+    assert world.end()["live"] == {"": "base", SHOP: "auto-1"}
+    (change,) = world.loop.journal.changes()
+    assert change.origin == "growth" and change.cohort == SHOP
+    begun = [n.decision for n in world.loop.journal.decisions() if n.decision.kind == "mix"]
+    assert any("has grown to 20% of the rounds" in d.why[0] for d in begun)
+    assert all(d.action is not LoopAction.BUILD_CORPUS for d in world.loop.decided())
+
+
+def test_a_corpus_for_a_cohort_that_grew_must_gain_what_a_regional_drafter_must(
+    world: World,
+) -> None:
+    world.live("base")
+    world.history(only=CHAT)
+    world.history(days=1.0, only=SHOP, fall_days=1.0, shop=0.5)
+    world.answers()
+    world.al = {"base/shop": 1.5}
+    world.scores = {"base": 1.5, "auto-1": 1.6}
+    world.settle()
+    (change,) = world.loop.journal.changes()
+    assert change.stage == "stopped" and "8.0% are needed" in change.reason
+
+
+def test_short_days_lead_to_the_same_decisions_sooner(tmp_path: Path) -> None:
+    """Weeks of traffic in an hour: what drift says is the same, and its times are the clock's."""
+    found = {}
+    for name, seconds in (("plain", DAY), ("short", 90.0)):
+        (tmp_path / name).mkdir()
+        world = World(tmp_path / name, with_days_of(seconds))
+        world.rng = np.random.default_rng(20)
+        world.now = world.now // DAY * DAY + HOUR  # the same hours of the day and the week
+        world.live("base", since_days=60 * seconds / DAY)
+        world.history(shop=0.2, day_seconds=seconds)
+        (decision,) = [d for d in world.loop.decided() if SHOP in d.cohorts]
+        found[name] = decision
+        age = (world.now - decision.start) / seconds
+        assert 2.5 < age < 4.5, "the last three days of the policy"
+        world.close()
+    assert found["short"].action is found["plain"].action is LoopAction.BUILD_CORPUS
+    assert found["short"].gain == pytest.approx(found["plain"].gain, rel=0.2)
 
 
 def test_a_step_in_all_cohorts_is_an_alert_and_no_change(world: World) -> None:

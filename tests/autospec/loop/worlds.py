@@ -188,24 +188,23 @@ class World:
         )  # fmt: skip
 
     def write(self, requests: list[RequestTrace]) -> None:
-        places: dict[tuple[str, str], list[RequestTrace]] = {}
-        for request in requests:
-            places.setdefault((day_of(request.time), request.app), []).append(request)
-        for (day, app), rows in (places or {("2020-01-01", "none"): []}).items():
-            place = Partition(REQUESTS, day, app).path(self.folder / "traces")
-            write_part(place, arrow.Table.from_batches([batch(REQUESTS, rows)]))
+        write_traces(self.folder / "traces", requests)
 
-    def history(self, days: float = 40.0, fall_days: float = 5.0, **fall: float) -> None:
-        """Write weeks of traffic by `base`, in which cohorts fall: shop=0.2 by a fifth."""
-        requests = []
-        for cohort in (SHOP, CHAT):
+    def history(
+        self, days: float = 40.0, fall_days: float = 5.0, *, only: str = "",
+        day_seconds: float = DAY, **fall: float,
+    ) -> None:  # fmt: skip
+        """Write weeks of traffic by `base`, of both cohorts or one, in which cohorts fall: shop=0.2
+        by a fifth."""
+        requests, pace = [], day_seconds / DAY
+        for cohort in [only] if only else (SHOP, CHAT):
             app = Cohort.parse(cohort).app
             for hour in range(int(24 * days)):
-                at = self.now - days * DAY + hour * HOUR
-                fallen = at > self.now - fall_days * DAY
-                al = 3.0 * (1 - fall.get(app, 0.0) * fallen)
+                before = days * DAY - hour * HOUR
+                al = 3.0 * (1 - fall.get(app, 0.0) * (before < fall_days * DAY))
                 requests += [
-                    self.request(cohort, at + s, al, "base") for s in (60, 600, 1800, 3000)
+                    self.request(cohort, self.now - (before - s) * pace, al, "base")
+                    for s in (60, 600, 1800, 3000)
                 ]
         self.write(requests)
 
@@ -264,3 +263,28 @@ class World:
             "rules": [(dict(r.match), dict(r.shares)) for r in self.serving.routes.cohorts],
             "changes": [(c.cohort, c.version, str(c.stage)) for c in self.loop.journal.changes()],
         }
+
+
+def write_traces(folder: Path, requests: list[RequestTrace]) -> None:
+    """Write requests as a server does."""
+    places: dict[tuple[str, str], list[RequestTrace]] = {}
+    for request in requests:
+        places.setdefault((day_of(request.time), request.app), []).append(request)
+    for (day, app), rows in (places or {("2020-01-01", "none"): []}).items():
+        place = Partition(REQUESTS, day, app).path(folder)
+        write_part(place, arrow.Table.from_batches([batch(REQUESTS, rows)]))
+
+
+def drifted(world: World) -> None:
+    """Have a cohort of a world drift, with answers from which a corpus wins it back."""
+    world.live("base")
+    world.history(shop=0.2)
+    world.answers()
+    world.al = {"base/shop": 2.4, "auto-1": 3.2}
+    world.scores = {"base": 2.4, "auto-1": 3.2}
+
+
+def with_days_of(seconds: float) -> AutospecPolicy:
+    """Return the worlds' policy with days of so many seconds."""
+    drift = POLICY.drift.model_copy(update={"day_seconds": seconds})
+    return POLICY.model_copy(update={"drift": drift})

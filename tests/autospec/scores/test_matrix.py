@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline.autospec.scores.candidates import Candidates
+from paceline.autospec.scores.candidates import CandidateDrafters
 from paceline.autospec.scores.matrix import NONE, ScoreMatrix, ratio_estimate
 from paceline.autospec.scores.replay import ReplayCosts
 from paceline.autospec.scores.run import score
@@ -33,8 +33,8 @@ def text(output, cohort: str = EN, time: float = 100.0, key: str = "") -> Corpus
     return CorpusAnswer(time, cohort, key, [1, 2, 3], list(output))
 
 
-def look_ups(model: Path, *specs: str) -> Candidates:
-    return Candidates.load(str(model), specs, with_costs=False)
+def look_ups(model: Path, *specs: str) -> CandidateDrafters:
+    return CandidateDrafters.load(str(model), specs, with_costs=False)
 
 
 # -- intervals -------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ def test_what_cannot_be_scored_is_counted_or_refused(model):
 def test_speed_comes_from_the_engines_table(model):
     options = {"dtype": "float32", "backend": "torch", "threads": 1}
     texts = [text([5, 6, 7, 8] * 10, time=time) for time in (1.0, 2.0, 3.0)]
-    candidates = Candidates.load(str(model), ["none", "suffix"], **options)
+    candidates = CandidateDrafters.load(str(model), ["none", "suffix"], **options)
     matrix = score(candidates, texts, requests=2)
     assert matrix.costs.requests == 2
     assert matrix.costs.step_seconds == candidates.costs.step(2, 2)

@@ -8,7 +8,7 @@ import pytest
 
 from paceline import LLM, SamplingParams
 from paceline.autospec.corpus import build_corpus
-from paceline.autospec.scores.candidates import Candidates
+from paceline.autospec.scores.candidates import CandidateDrafters
 from paceline.autospec.scores.matrix import ratio_estimate
 from paceline.autospec.scores.run import score
 from paceline.bench.prompts import load_prompts
@@ -49,7 +49,7 @@ def test_scores_are_what_the_engine_accepts(tmp_path: Path) -> None:
         "hc": f"hybrid:{drafter},corpus={corpus}",
     }
     named = [f"{name}={spec}" for name, spec in specs.items()]
-    matrix = score(Candidates.load(MODEL, named, max_model_len=1024), answers)
+    matrix = score(CandidateDrafters.load(MODEL, named, max_model_len=1024), answers)
     llm = LLM(MODEL, named, max_model_len=1024, draft_policy="fixed", prefix_cache=False)
     for name in specs:
         tops, bottoms, rounds = [], [], 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from paceline import LLM, SamplingParams
-from paceline.autospec.scores.candidates import Candidates
+from paceline.autospec.scores.candidates import CandidateDrafters
 from paceline.autospec.scores.replay import Replay, ReplayCosts
 from paceline.autospec.scores.run import score
 from paceline.core import Round, SpeculationStats, SpeculativeParams
@@ -83,7 +83,7 @@ def served_rounds(
 def replayed_rounds(
     target: Path, spec: str, texts: Sequence[CorpusAnswer], **options
 ) -> list[list[Round]]:
-    candidates = Candidates.load(str(target), [spec], **(FIXED | options))
+    candidates = CandidateDrafters.load(str(target), [spec], **(FIXED | options))
     (drafter,) = candidates.drafters.values()
     layers = drafter.feature_layers
     replay = Replay(
@@ -127,7 +127,7 @@ def test_a_second_generation_drafter_and_a_draft_model_too(target, texts, tmp_pa
 def test_control_other_features_give_other_rounds(target, dflash, texts):
     """A replay that shows a drafter the wrong rows is found out."""
     served = served_rounds(target, f"d=dflash:{dflash}", texts)
-    candidates = Candidates.load(str(target), [f"d=dflash:{dflash}"], **FIXED)
+    candidates = CandidateDrafters.load(str(target), [f"d=dflash:{dflash}"], **FIXED)
     drafter = candidates.drafters["d"]
     layers = tuple(layer + 1 for layer in drafter.feature_layers)
     replay = Replay(
@@ -148,7 +148,7 @@ def test_texts_side_by_side_are_scored_as_alone(target, dflash, corpus, texts):
 def test_the_matrix_agrees_with_the_engine(target, dflash, corpus, texts):
     """AL of each candidate, of the matrix and of the engine, are the same number."""
     specs = ["none", "suffix", f"cor=suffix,corpus={corpus}", f"h=hybrid:{dflash},corpus={corpus}"]
-    candidates = Candidates.load(str(target), specs, **FIXED)
+    candidates = CandidateDrafters.load(str(target), specs, **FIXED)
     matrix = score(candidates, texts)
     assert matrix.texts == len(texts) and matrix.left_out == {}
     for name, spec in (("suffix", specs[1]), ("cor", specs[2]), ("h", specs[3])):

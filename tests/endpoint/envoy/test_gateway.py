@@ -11,6 +11,7 @@ import pytest
 from paceline.core import InvalidRequest
 from paceline.endpoint.description import EndpointDescription
 from paceline.endpoint.envoy.files import ROUTE_FILE
+from paceline.endpoint.envoy.routing import DRAFTER_HEADER, ROUTE_HEADER
 from paceline.endpoint.errors import EndpointError
 from paceline.endpoint.gateway import EnvoyGateway
 from paceline.engine.routes import Routes
@@ -104,6 +105,18 @@ def test_cohorts_are_matched_by_headers(fleet: Fleet) -> None:
     assert ask(x_paceline_app="shop") == ask() == "a"
     fleet.apply(shared(1.0, app="none"))
     assert ask() == "b" and ask(x_paceline_app="shop") == "a"
+
+
+def test_an_answer_says_why_it_came_from_its_drafter(fleet: Fleet) -> None:
+    fleet.apply(shared(1.0, app="shop"))
+    ask = fleet.asker.response
+    assert ask().headers[ROUTE_HEADER] == "default"
+    why = "m|a%7Cb|none|eu by scores"
+    routes = shared(1.0)
+    rule = routes.cohorts[0].model_copy(update={"why": why})
+    fleet.apply(routes.model_copy(update={"cohorts": [rule]}))
+    assert ask().headers[ROUTE_HEADER] == f"route 0: {why}"
+    assert ask().headers[DRAFTER_HEADER] == "b"
 
 
 def test_an_open_stream_survives_four_reloads(fleet: Fleet) -> None:

@@ -46,13 +46,13 @@ class CohortCurve(TypedDict):
 
 
 class CohortDrift(TypedDict):
-    """How the last days compare with the season. `change` is relative to `expected`, `error` its
-    standard error; they count only where the reference is `ready`."""
+    """How the last `days` compare with what is usual: by the last turn of the loop (`by_loop`), or
+    by the default policy where none has looked. `expected` and the relative `change` are null where
+    the days of reference are too few; `error` is the change's standard error, where it is known."""
 
-    ready: bool
+    by_loop: bool
     reference_days: int
-    needed_days: int
-    days: int
+    days: float
     expected: float | None
     seen: float | None
     change: float | None
@@ -70,7 +70,8 @@ class CohortMark(TypedDict):
 class ShownCohort(TypedDict):
     """A cohort, `model|app|language|region`; "" stands for all requests.
 
-    `live` drafts for it, by itself if `is_own`. A rollback is possible where `has_rollback`, and
+    `live` drafts for it, by itself if `is_own`; with `shares` its requests are shared out among
+    versions, for the reason in `shared_because`. A rollback is possible where `has_rollback`, and
     brings `back` a version, or with null ends the cohort's own service. `requests` and `share` (of
     rounds) are of the last week.
     """
@@ -78,6 +79,8 @@ class ShownCohort(TypedDict):
     cohort: str
     live: str | None
     is_own: bool
+    shares: dict[str, float]
+    shared_because: str
     has_rollback: bool
     back: str | None
     requests: int
@@ -151,7 +154,7 @@ class ShownChange(TypedDict):
 
     id: int
     cohort: str
-    origin: Literal["drift", "renewal", "pushed"]
+    origin: Literal["drift", "growth", "renewal", "pushed"]
     version: str
     replaces: str
     stage: Literal["building", "scoring", "loading", "canary", "live", "stopped"]

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.autospec.api.answers import CohortMark, ShownCohort
+from paceline.autospec.api.answers import CohortDrift, CohortMark, ShownCohort
 from paceline.autospec.api.curves import SPANS, CohortCurves
-from paceline.autospec.loop.journal import ChangeRecord, ChangeStage
-from paceline.autospec.policy import DriftPolicy
+from paceline.autospec.loop.journal import ChangeRecord, ChangeStage, LoopJournal
+from paceline.autospec.loop.routed import RoutedCohort, routed_cohorts
+from paceline.autospec.loop.seen import SeenCohort
 from paceline.autospec.store import ALL, DrafterStore
 
 MOST_COHORTS = 20
@@ -19,14 +20,29 @@ HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class CohortBook:
-    """What is known of cohorts: services (rows of the store), changes, curves."""
+    """What is known of cohorts: services (rows of the store), changes, how their requests are
+    shared out, what the loop saw of them, curves."""
 
     store: DrafterStore
     live: Mapping[str, str]
     services: Sequence[Mapping[str, Any]]
     changes: Sequence[ChangeRecord]
+    routed: Mapping[str, RoutedCohort]
+    seen: Mapping[str, SeenCohort]
     curves: CohortCurves
-    policy: DriftPolicy
+
+    @classmethod
+    def of(cls, store: DrafterStore, journal: LoopJournal, curves: CohortCurves) -> CohortBook:
+        """Read what a store has besides the curves."""
+        return cls(
+            store,
+            store.live(),
+            journal.services(),
+            journal.changes(),
+            {routed.cohort: routed for routed in routed_cohorts(store)},
+            {seen.cohort: seen for seen in journal.seen()},
+            curves,
+        )
 
     def chosen(self) -> tuple[list[str], int]:
         """Return the cohorts that are shown, and how many more there are: all requests, those with
@@ -34,7 +50,7 @@ class CohortBook:
         sizes = self.curves.sizes
         changing = {change.cohort for change in self.changes if change.ended is None}
         scored = {score.cohort for score in self.store.scores()}
-        known = {*self.live, *changing, *sizes, *scored} - {ALL}
+        known = {*self.live, *changing, *sizes, *scored, *self.routed} - {ALL}
 
         def order(cohort: str) -> tuple[bool, float, str]:
             return cohort not in changing, -sizes.get(cohort, (0, 0.0))[1], cohort
@@ -49,19 +65,37 @@ class CohortBook:
         requests, rounds = sizes.get(cohort, (0, 0.0))
         if cohort == ALL:
             requests, rounds = sum(count for count, _ in sizes.values()), total
-        own = self.live.get(cohort)
+        own, routed = self.live.get(cohort), self.routed.get(cohort)
         back = self.store.previous(cohort)
         return {
             "cohort": cohort,
             "live": own or self.live.get(ALL),
             "is_own": own is not None,
+            "shares": {} if routed is None else dict(routed.shares),
+            "shared_because": "" if routed is None else routed.why,
             "has_rollback": back is not None or (own is not None and cohort != ALL),
             "back": None if back is None else back.name,
             "requests": requests,
             "share": rounds / total if total else 0.0,
             "curve": self.curves.curve(cohort),
-            "drift": self.curves.drift(cohort, self.policy),
+            "drift": self._drift(cohort),
             "marks": sorted(self._marks(cohort), key=lambda mark: mark["time"])[-MOST_MARKS:],
+        }
+
+    def _drift(self, cohort: str) -> CohortDrift | None:
+        """Return what the loop last saw, by its policy and its calendar, or else what the curves
+        say."""
+        seen = self.seen.get(cohort)
+        if seen is None:
+            return self.curves.drift(cohort)
+        return {
+            "by_loop": True,
+            "reference_days": seen.reference_days,
+            "days": seen.days,
+            "expected": seen.usual,
+            "seen": seen.judged,
+            "change": seen.change,
+            "error": None,
         }
 
     def _marks(self, cohort: str) -> Iterator[CohortMark]:

@@ -86,21 +86,21 @@ class CohortCurves:
             "requests": [int(count) for count in points[N][shown]],
         }
 
-    def drift(self, cohort: str, policy: DriftPolicy) -> CohortDrift | None:
+    def drift(self, cohort: str) -> CohortDrift | None:
         """Return how the last days of a cohort compare with its season; None where nothing is known
         of it."""
         row, evidence = self.cohorts.get(cohort), self.evidence
         if row is None or evidence is None:
             return None
+        ready = bool(evidence.ready[row])
         return {
-            "ready": bool(evidence.ready[row]),
+            "by_loop": False,
             "reference_days": int(evidence.reference_days[row]),
-            "needed_days": policy.least_reference_days,
-            "days": int(evidence.needed[row]),
-            "expected": _number(evidence.expected[row]),
+            "days": float(evidence.needed[row]),
+            "expected": _number(evidence.expected[row]) if ready else None,
             "seen": _number(evidence.seen[row]),
-            "change": _number(evidence.change[row]),
-            "error": _number(evidence.error[row]),
+            "change": _number(evidence.change[row]) if ready else None,
+            "error": _number(evidence.error[row]) if ready else None,
         }
 
     def _sums(self, cohort: str, first: int, end: int) -> FloatArray | None:

@@ -24,7 +24,8 @@ from paceline.autospec.api.curves import CohortCurves
 from paceline.autospec.api.matrix import al_cells
 from paceline.autospec.api.traced import TracedTraffic
 from paceline.autospec.canary import CanaryState
-from paceline.autospec.loop.history import ledger_of
+from paceline.autospec.drift import Ledger
+from paceline.autospec.loop.history import ledger_entries
 from paceline.autospec.loop.journal import (
     ChangeRecord,
     ChangeStage,
@@ -81,11 +82,10 @@ def overview(folder: Path, traffic: TracedTraffic, by: By) -> StoreOverview:
 def _book(store: DrafterStore, journal: LoopJournal, traffic: TracedTraffic, by: By) -> CohortBook:
     """Return what is known of cohorts. Their curves leave out what was only tried, as the loop
     does: it says nothing about the drafter that is live."""
-    changes = journal.changes()
-    tried = frozenset(c.version for c in changes if c.stage is not ChangeStage.LIVE)
-    ledger = ledger_of(journal, traffic.over.by_cohort(tried).cohorts)
-    curves = CohortCurves.of(traffic, tried, ledger, by, USUAL)
-    return CohortBook(store, store.live(), journal.services(), changes, curves, USUAL)
+    tried = frozenset(c.version for c in journal.changes() if c.stage is not ChangeStage.LIVE)
+    cohorts = traffic.over.by_cohort(tried).cohorts
+    ledger = Ledger(tuple(ledger_entries(journal, cohorts)))
+    return CohortBook.of(store, journal, CohortCurves.of(traffic, tried, ledger, by, USUAL))
 
 
 def _bounded(entries: Sequence[E], most: int) -> tuple[list[E], int]:

@@ -34,9 +34,20 @@ def assess(
     hour = int(now // HOUR)
     if not cells.sums.size:
         return [findings.unseen(hour * HOUR, policy.drift)]
+    return classify(drift_case(cells, ledger, hour, policy, speedup), positions)
+
+
+def drift_case(
+    cells: HourCells,
+    ledger: Ledger,
+    hour: int,
+    policy: AutospecPolicy,
+    speedup: Speedup | None = None,
+) -> DriftCase:
+    """Return the evidence of all cohorts at an hour since the epoch; there is a request in it."""
     evidence = gather(cells, ledger.begins(cells.cohorts), hour, policy.drift)
     periods = drift_periods(cells, hour, policy.drift)
-    return classify(DriftCase(cells.cohorts, evidence, periods, ledger, policy, speedup), positions)
+    return DriftCase(cells.cohorts, evidence, periods, ledger, policy, speedup)
 
 
 def classify(case: DriftCase, positions: PositionCells | None = None) -> list[DriftReport]:

@@ -124,6 +124,8 @@ def mix_change(case: DriftCase) -> Iterator[DriftReport]:
     before = divide(usual[R], usual[R].sum(), 0.0)
     moved = np.argsort(-np.abs(case.shares - before))[:2]
     named = zip(moved, case.labels(moved), strict=True)
+    large = case.policy.regional.share
+    grown = np.flatnonzero((case.shares >= large) & (before < large / 2))
     shares = ", ".join(
         f"{label} from {before[row]:.0%} to {case.shares[row]:.0%}" for row, label in named
     )
@@ -141,6 +143,7 @@ def mix_change(case: DriftCase) -> Iterator[DriftReport]:
         within=within,
         requests=int(current[N].sum()),
         rounds=int(current[R].sum()),
+        grown=case.labels(grown),
         why=(
             f"The total AL went from {parts.before:.2f} to {parts.now:.2f}; the shares of cohorts "
             f"alone account for {mix:+.2f}, changes within cohorts for {within:+.2f}.",

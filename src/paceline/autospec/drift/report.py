@@ -51,6 +51,7 @@ class DriftReport:
     change      of AL relative to what was expected; `error` its standard error
     before, now AL that was expected, and seen
     mix, season, within  what these contribute to the change of the total AL, in tokens per round
+    grown       cohorts that have become a large part of the rounds
     start, end  the evidence, seconds since the epoch; `requests` and `rounds` in it
     why         the evidence in sentences; `why_not` says why nothing else is done
     """
@@ -69,6 +70,7 @@ class DriftReport:
     within: float = 0.0
     requests: int = 0
     rounds: int = 0
+    grown: tuple[str, ...] = ()
     worth: RetrainWorth | None = None
     why: tuple[str, ...] = ()
     why_not: tuple[str, ...] = ()

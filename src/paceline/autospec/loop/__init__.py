@@ -9,6 +9,7 @@ from __future__ import annotations
 from paceline.autospec.loop.decide import LoopAction, LoopDecision
 from paceline.autospec.loop.journal import ChangeRecord, ChangeStage, LoopJournal
 from paceline.autospec.loop.loop import Autospec, LoopSettings, rollback
+from paceline.autospec.loop.news import LoopNews
 from paceline.autospec.loop.reconcile import WantedServing, reconcile, wanted
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "LoopAction",
     "LoopDecision",
     "LoopJournal",
+    "LoopNews",
     "LoopSettings",
     "WantedServing",
     "reconcile",

@@ -17,6 +17,7 @@ from paceline.autospec.canary import CanaryAction, advanced, begun, judge, obser
 from paceline.autospec.loop.corpora import held_out, made_corpus, spec_with
 from paceline.autospec.loop.journal import ChangeOrigin, ChangeRecord, ChangeStage, LoopJournal
 from paceline.autospec.loop.observe import CanaryArms, TraceFolder
+from paceline.autospec.loop.routed import routed_cohorts
 from paceline.autospec.policy import AutospecPolicy
 from paceline.autospec.store import (
     ALL,
@@ -161,9 +162,7 @@ class ChangeStep:
             f"has {old[0]:.2f} ({old[1]:.2f} to {old[2]:.2f}), on answers held out"
         )
         gain = new[0] / old[0] - 1
-        # a renewal replaces answers that must be forgotten: it need not gain, only not lose
-        renews = change.origin is ChangeOrigin.RENEWAL
-        least = -tools.policy.canary.guard if renews else tools.policy.corpus.gain
+        least = _least_gain(change.origin, tools.policy)
         with tools.store.database.transaction():
             for name, values in scores.items():
                 tools.store.add_score(name, change.cohort, *values, SCORED_ON)
@@ -254,10 +253,19 @@ class ChangeStep:
         return self.tools.traces.answers(self.change.cohort, since, self.change.created)
 
     def _others(self) -> frozenset[str]:
-        """Return the cohorts that have a drafter, or a change, of their own."""
+        """Return the cohorts that have a drafter, a change or shares of their own."""
         tools = self.tools
         changing = {change.cohort for change in tools.journal.active()}
-        return frozenset({*tools.store.live(), *changing} - {ALL})
+        shared = {routed.cohort for routed in routed_cohorts(tools.store)}
+        return frozenset({*tools.store.live(), *changing, *shared} - {ALL})
 
     def _author(self, reason: str) -> Author:
         return Author(ACTOR, f"change {self.change.id}: {reason}")
+
+
+def _least_gain(origin: ChangeOrigin, policy: AutospecPolicy) -> float:
+    """Return the gain of a corpus, as a share, without which it is not tried. A renewal replaces
+    answers that must be forgotten: it need not gain, only not lose."""
+    if origin is ChangeOrigin.RENEWAL:
+        return -policy.canary.guard
+    return policy.regional.gain if origin is ChangeOrigin.GROWTH else policy.corpus.gain

@@ -14,7 +14,7 @@ from paceline.core.spec_line import SpecLine
 from paceline.drafters.corpus_folder import CorpusAnswer, corpus_versions, read_corpus_manifest
 
 DAY = 86400.0
-SHORTEST_SECONDS = 3600.0  # of a corpus: one that expires sooner is not worth a canary
+SHORTEST_DAYS = 1 / 24  # of a corpus: one that expires sooner is not worth a canary
 LOOKING_UP = ("suffix", "hybrid")  # kinds of drafters that draft from a corpus
 
 
@@ -27,11 +27,13 @@ def held_out(
 
 
 def lifetime_of(answers: Sequence[CorpusAnswer], policy: CorpusPolicy, now: float) -> float:
-    """Return for how many seconds a corpus lasts: at most as long as half of its answers may be
-    kept, because one that has to be forgotten before is left out."""
+    """Return for how many days a corpus lasts: at most as long as half of its answers may be kept,
+    because one that has to be forgotten before is left out."""
     left = sorted(answer.expires - now for answer in answers if answer.expires is not None)
-    longest = policy.lifetime_days * DAY
-    return min(longest, left[len(left) // 2]) if left else longest
+    if not left:
+        return policy.lifetime_days
+    # a second less, so that rounding leaves out no answer that expires just then
+    return min(policy.lifetime_days, (left[len(left) // 2] - 1.0) / DAY)
 
 
 def made_corpus(
@@ -61,13 +63,13 @@ def made_corpus(
             f"at least {policy.least_answers} that drafters may learn from; capture them with "
             "`paceline serve --traces … --traces-tokens`",
         )
-    lifetime = lifetime_of(learnt, policy, now)
-    if lifetime < SHORTEST_SECONDS:
+    days = lifetime_of(learnt, policy, now)
+    if days < SHORTEST_DAYS:
         expected = "answers that are kept for longer than an hour from now"
-        raise InvalidRequest("answers", f"{lifetime:.0f} s", expected)
+        raise InvalidRequest("answers", f"{days * DAY:.0f} s", expected)
     plan = CorpusPlan(
         cohorts=() if cohort == ALL else (cohort,),
-        lifetime=lifetime,
+        days=days,
         most_tokens=policy.most_tokens,
     )
     described = {"name": target.name or "unknown", "tokenizer_sha256": target.tokenizer}

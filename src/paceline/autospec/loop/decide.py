@@ -29,6 +29,7 @@ class LoopAction(StrEnum):
     BUILD_CORPUS = "build corpus"  # for a cohort whose acceptance fell
     RENEW_CORPUS = "renew corpus"  # of a live drafter, before it expires
     TRY = "try"  # a version that somebody pushed
+    SHARE_OUT = "share out"  # a cohort's requests among live versions
 
     @property
     def begins_change(self) -> bool:
@@ -90,6 +91,7 @@ def decide(situation: Situation, policy: AutospecPolicy) -> list[LoopDecision]:
             decisions += _mended(report, situation, policy)
         else:
             decisions.append(_as_found(report))
+            decisions += _grown(report, situation, policy)
     return sorted(decisions, key=lambda decision: not decision.action.begins_change)
 
 
@@ -128,6 +130,34 @@ def _mended(
             cost,
             report.why,
             (*why_not, *report.why_not),
+        )
+
+
+def _grown(
+    report: DriftReport, situation: Situation, policy: AutospecPolicy
+) -> Iterator[LoopDecision]:
+    """Yield what is done for each cohort that has become a large part of the traffic, and that the
+    drafter of all other requests drafts for."""
+    large, gain = policy.regional.share, policy.regional.gain
+    for cohort in report.grown:
+        if cohort in situation.live:
+            continue
+        against = _obstacle(cohort, situation, policy)
+        why_not = (
+            f"No training: a corpus of its answers costs none, and it is kept from a gain of "
+            f"{gain:.0%} on."
+        )
+        yield LoopDecision(
+            str(report.kind),
+            LoopAction.BUILD_CORPUS if against is None else LoopAction.WAIT,
+            (cohort,),
+            report.start,
+            cost=policy.retrain.canary_hours * policy.retrain.price,
+            why=(
+                f"{cohort} has grown to {large:.0%} of the rounds or more, and has no drafter of "
+                "its own.",
+            ),
+            why_not=(why_not if against is None else against,),
         )
 
 

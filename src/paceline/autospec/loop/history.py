@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from paceline.autospec.drift import DriftKind, Ledger, LedgerEntry, LedgerKind
+from paceline.autospec.drift import DriftKind, LedgerEntry, LedgerKind
 from paceline.autospec.loop.journal import (
     ChangeOrigin,
     ChangeRecord,
@@ -15,15 +15,15 @@ from paceline.autospec.loop.journal import (
 from paceline.autospec.store import ALL
 
 
-def ledger_of(journal: LoopJournal, cohorts: Collection[str]) -> Ledger:
-    """Return the ledger of a store, for these cohorts."""
+def ledger_entries(journal: LoopJournal, cohorts: Collection[str]) -> list[LedgerEntry]:
+    """Return the events of a store that concern these cohorts, the oldest first."""
     changes = journal.changes()
     entries = [
         *_swaps(journal, changes, cohorts),
         *(entry for change in changes for entry in _trainings(change)),
         *(entry for noted in journal.decisions() for entry in _findings(noted)),
     ]
-    return Ledger(tuple(sorted(entries, key=lambda entry: (entry.time, entry.kind))))
+    return sorted(entries, key=lambda entry: (entry.time, entry.kind))
 
 
 def given_up(changes: Collection[ChangeRecord]) -> dict[str, float]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 from enum import StrEnum
 from typing import Any, Self
 
 from paceline.autospec.canary import CanaryState
 from paceline.autospec.loop.decide import LoopAction, LoopDecision
+from paceline.autospec.loop.seen import SeenCohort
 from paceline.autospec.store import DrafterStore
 from paceline.core.document_help import about
 from paceline.core.documents import Document
@@ -22,6 +23,7 @@ class ChangeOrigin(StrEnum):
     """Why a change was begun."""
 
     DRIFT = "drift"  # a cohort's acceptance fell
+    GROWTH = "growth"  # a cohort without a drafter of its own became a large part of the traffic
     RENEWAL = "renewal"  # a live corpus is about to expire
     PUSHED = "pushed"  # somebody promoted a version to canary
 
@@ -141,6 +143,22 @@ class LoopJournal:
         where = "WHERE ended IS NULL" if lasting else ""
         sql = f"SELECT * FROM decisions {where} ORDER BY id DESC LIMIT {LISTED}"
         return [_decision_of(row) for row in self._database.rows(sql)]
+
+    def see(self, cohorts: Sequence[SeenCohort]) -> None:
+        """Keep what a turn saw of each cohort, in place of what an earlier one did."""
+        columns = [field.name for field in fields(SeenCohort)]
+        marks = ", ".join("?" * len(columns))
+        with self._database.transaction() as connection:
+            connection.execute("DELETE FROM seen_cohorts")
+            connection.executemany(
+                f"INSERT INTO seen_cohorts({', '.join(columns)}) VALUES ({marks})",
+                [astuple(cohort) for cohort in cohorts],
+            )
+
+    def seen(self) -> list[SeenCohort]:
+        """Return what the last turn saw of each cohort."""
+        rows = self._database.rows("SELECT * FROM seen_cohorts ORDER BY cohort")
+        return [SeenCohort.of(row) for row in rows]
 
     def begin(
         self, cohort: str, origin: ChangeOrigin, replaces: str, now: float, version: str = ""

@@ -5,18 +5,21 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from paceline.autospec.drift import HourCells, assess
-from paceline.autospec.drift.cells import HOUR
+from paceline.autospec.drift import DriftKind, DriftReport, HourCells, classify, drift_case
+from paceline.autospec.loop.calendar import DriftCalendar
 from paceline.autospec.loop.change import SETTLED_SECONDS, ChangeStep, ChangeTools, CohortScorer
 from paceline.autospec.loop.corpora import expiry
 from paceline.autospec.loop.decide import LoopAction, LoopDecision, Situation, decide
-from paceline.autospec.loop.history import given_up, ledger_of
+from paceline.autospec.loop.history import given_up, ledger_entries
 from paceline.autospec.loop.journal import ChangeOrigin, ChangeStage, LoopJournal
 from paceline.autospec.loop.observe import TraceFolder
 from paceline.autospec.loop.reconcile import reconcile
+from paceline.autospec.loop.routed import routed_cohorts
+from paceline.autospec.loop.routing import CohortRouting
+from paceline.autospec.loop.seen import SeenCohort, seen_cohorts
 from paceline.autospec.policy import AutospecPolicy
 from paceline.autospec.serving import ServedDrafters
 from paceline.autospec.store import (
@@ -35,7 +38,6 @@ from paceline.core import PacelineError
 log = logging.getLogger(__name__)
 LONGEST_WAIT = 300.0  # seconds between attempts while something is not there
 ORIGINS = {
-    LoopAction.BUILD_CORPUS: ChangeOrigin.DRIFT,
     LoopAction.RENEW_CORPUS: ChangeOrigin.RENEWAL,
     LoopAction.TRY: ChangeOrigin.PUSHED,
 }
@@ -74,10 +76,12 @@ class Autospec:
     ) -> None:
         self.store, self.traces, self.serving = store, traces, serving
         self.policy, self.clock = settings.policy, clock
+        self.calendar = DriftCalendar(settings.policy.drift.day_seconds)
         self.journal = LoopJournal(store)
         self._tools = ChangeTools(
             store, self.journal, traces, settings.policy, clock, settings.scorer, settings.target
         )
+        self._routing = CohortRouting(self._tools, self.calendar)
         self._seen = SeenHours()
 
     def tick(self) -> list[LoopDecision]:
@@ -85,8 +89,11 @@ class Autospec:
         InvalidRequest; the next turn goes on from there."""
         refusals = reconcile(self.serving, self.store)
         ready = {name for name, there in self.serving.loaded().items() if there.is_ready}
-        decisions = self.decided()
-        self._note(decisions)
+        reports, seen = self._assessed()
+        self._routing.update()
+        shared = [routed.decision() for routed in routed_cohorts(self.store)]
+        decisions = [*decide(self._situation(reports), self.policy), *shared]
+        self._note(decisions, seen)
         for change in self.journal.active():
             ChangeStep(self._tools, change, ready - refusals.keys(), refusals).take()
         reconcile(self.serving, self.store)
@@ -95,37 +102,50 @@ class Autospec:
 
     def decided(self) -> list[LoopDecision]:
         """Return what is to be done now, and do nothing."""
+        shared = [routed.decision() for routed in self._routing.favoured()]
+        return [*decide(self._situation(self._assessed()[0]), self.policy), *shared]
+
+    def _assessed(self) -> tuple[Sequence[DriftReport], Sequence[SeenCohort]]:
+        """Return what drift says of all whole hours, and what is seen of each cohort."""
         now = self.clock()
-        hour = (now - SETTLED_SECONDS) // HOUR * HOUR
-        cells = self._observed(hour)
-        ledger = ledger_of(self.journal, cells.cohorts)
+        hour = self.calendar.hour_of(now - SETTLED_SECONDS)
+        cells = self._observed(self.calendar.clock(hour))
+        if not cells.cohorts:
+            return (), ()
+        ledger = self.calendar.stretched(ledger_entries(self.journal, cells.cohorts))
+        case = drift_case(cells, ledger, hour, self.policy)
+        return [*map(self.calendar.shrunk, classify(case))], seen_cohorts(case, now)
+
+    def _situation(self, reports: Sequence[DriftReport]) -> Situation:
+        now = self.clock()
         changing = {change.cohort: change.version for change in self.journal.active()}
-        situation = Situation(
+        return Situation(
             now=now,
-            reports=assess(cells, ledger, hour, self.policy) if cells.cohorts else (),
+            reports=reports,
             live=self.store.live(),
             changing=changing,
             failed=given_up(self.journal.changes()),
             pushed=self._pushed(set(changing.values())),
             expiring=self._expiring(now),
         )
-        return decide(situation, self.policy)
 
-    def run(self, every: float, ended: threading.Event) -> None:
-        """Do a turn every so many seconds until `ended` is set. Whatever is not there is named, and
-        tried again after a while that grows. Raises LeaseLost where another process took over."""
+    def run(
+        self, every: float, ended: threading.Event, tell: Callable[[], None] = lambda: None
+    ) -> None:
+        """Do a turn every so many seconds until `ended` is set, and call `tell` after each one.
+        Whatever is not there is named, and tried again after a while that grows. Raises LeaseLost
+        where another process took over."""
         wait = every
         while not ended.is_set():
             try:
-                for decision in self.tick():
-                    if decision.action is not LoopAction.NOTHING:
-                        log.info("%s", sentences(decision))
+                self.tick()
                 wait = every
             except LeaseLost:
                 raise
             except (PacelineError, OSError) as error:
-                wait = min(max(wait * 2, every), max(LONGEST_WAIT, every))
+                wait = min(wait * 2, max(LONGEST_WAIT, every))
                 log.warning("%s; tried again in %.0f s", error, wait)
+            tell()
             ended.wait(wait)
 
     def _observed(self, until: float) -> HourCells:
@@ -138,7 +158,8 @@ class Autospec:
         )
         seen = self._seen if self._seen.without == tried else SeenHours(tried)
         if until > seen.until:
-            cells = seen.cells + self.traces.cells(seen.until, until, tried)
+            new = self.traces.cells(seen.until, until, tried, self.calendar)
+            cells = seen.cells + new
             seen = SeenHours(tried, until, cells)
         self._seen = seen
         return seen.cells
@@ -164,17 +185,17 @@ class Autospec:
                     due[cohort] = expires
         return due
 
-    def _note(self, decisions: list[LoopDecision]) -> None:
+    def _note(self, decisions: Sequence[LoopDecision], seen: Sequence[SeenCohort]) -> None:
         """Note decisions and begin what they begin, in one transaction."""
         now, live = self.clock(), self.store.live()
         with self.store.database.transaction():
+            self.journal.see(seen)
             self.journal.note(decisions, now)
             for decision in decisions:
                 if decision.action.begins_change:
                     (cohort,) = decision.cohorts
                     replaces = live.get(cohort, live.get(ALL, ""))
-                    origin = ORIGINS[decision.action]
-                    self.journal.begin(cohort, origin, replaces, now, decision.version)
+                    self.journal.begin(cohort, _origin(decision), replaces, now, decision.version)
 
     def _forget(self) -> None:
         """Remove the answers in corpora that have expired or were given up, so that nobody keeps
@@ -202,8 +223,8 @@ def rollback(
     return change
 
 
-def sentences(decision: LoopDecision) -> str:
-    """Return a decision as text: what, where, why, and why not something else."""
-    where = f" ({', '.join(cohort or 'all requests' for cohort in decision.cohorts)})"
-    head = f"{decision.kind}: {decision.action}{where if decision.cohorts else ''}."
-    return " ".join((head, *decision.why, *decision.why_not))
+def _origin(decision: LoopDecision) -> ChangeOrigin:
+    """Return why a decision begins a change."""
+    has_grown = decision.kind == DriftKind.MIX
+    built = ChangeOrigin.GROWTH if has_grown else ChangeOrigin.DRIFT
+    return ORIGINS.get(decision.action, built)

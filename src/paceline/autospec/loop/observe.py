@@ -11,6 +11,7 @@ import numpy as np
 
 from paceline.autospec.canary import CanaryRequests
 from paceline.autospec.drift import HourCells, RequestColumns
+from paceline.autospec.loop.calendar import DriftCalendar
 from paceline.autospec.store import ALL
 from paceline.core.cohorts import PARTS, Cohort
 from paceline.core.request import FinishReason
@@ -32,6 +33,7 @@ CANARY = (
     "spec_off",
 )
 ANSWER = ("id", "time", *PARTS, "key", "scope", "expires", *TOKEN_COLUMNS)
+USUAL_DAYS = DriftCalendar()
 NAMED = "named"  # the route of a request that chose its drafter itself
 
 
@@ -61,12 +63,24 @@ class TraceFolder:
 
     folder: Path
 
-    def cells(self, since: float, until: float, without: Collection[str] = ()) -> HourCells:
+    def tables(self, selection: Selection, columns: Collection[str]) -> Iterator[Any]:
+        """Yield Arrow tables of requests, as request_tables(); none of a server that has not
+        written anything yet."""
+        if not self.folder.is_dir() or any(self.folder.iterdir()):
+            yield from request_tables(self.folder, selection, columns)
+
+    def cells(
+        self,
+        since: float,
+        until: float,
+        without: Collection[str] = (),
+        calendar: DriftCalendar = USUAL_DAYS,
+    ) -> HourCells:
         """Return the hourly sums of each cohort, without requests that chose their drafter and
         those of the drafters `without`: a canary says nothing about the live one."""
         cells = HourCells()
-        for table in request_tables(self.folder, Selection(since=since, until=until), DRIFT):
-            cells += HourCells.of(_columns(table, without))
+        for table in self.tables(Selection(since=since, until=until), DRIFT):
+            cells += HourCells.of(_columns(table, without, calendar))
         return cells
 
     def arms(self, arms: CanaryArms, since: float, until: float) -> CanaryRequests:
@@ -74,7 +88,7 @@ class TraceFolder:
         wanted = Selection(since=since, until=until)
         chosen = [
             request
-            for table in request_tables(self.folder, wanted, CANARY)
+            for table in self.tables(wanted, CANARY)
             for request in map(_request_of, table.to_pylist())
             if arms.has(request)
         ]
@@ -86,15 +100,11 @@ class TraceFolder:
         oldest first."""
         match = {} if cohort == ALL else {p: getattr(Cohort.parse(cohort), p) for p in PARTS}
         wanted = Selection(since=since, until=until, cohort=match)
-        found = [
-            answer
-            for table in request_tables(self.folder, wanted, ANSWER)
-            for answer in _answers(table)
-        ]
+        found = [answer for table in self.tables(wanted, ANSWER) for answer in _answers(table)]
         return sorted(found, key=lambda answer: answer.time)
 
 
-def _columns(table: Any, without: Collection[str]) -> RequestColumns:
+def _columns(table: Any, without: Collection[str], calendar: DriftCalendar) -> RequestColumns:
     """Return the requests of a table that drift looks at, without a loop over its rows."""
     import pyarrow.compute as compute
 
@@ -111,7 +121,7 @@ def _columns(table: Any, without: Collection[str]) -> RequestColumns:
     return RequestColumns(
         cohorts=[Cohort(*each).label for each in known],
         cohort=np.array(cohort, np.int64),
-        time=table["time"].to_numpy(),
+        time=table["time"].to_numpy() * calendar.stretch,
         accepted=values["accepted"],
         rounds=values["draft_rounds"],
         longest=values["draft_bound"],

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from paceline.autospec.canary import canary_rule
 from paceline.autospec.live_server import match_of
 from paceline.autospec.loop.journal import ChangeRecord, ChangeStage, LoopJournal
+from paceline.autospec.loop.routed import RoutedCohort, routed_cohorts
 from paceline.autospec.server_client import WHOLE, DrafterRoutes, RouteRule
-from paceline.autospec.serving import DrafterRefused, ServedDrafters
+from paceline.autospec.serving import FAILED, LEAVING, DrafterRefused, NoRoom, ServedDrafters
 from paceline.autospec.store import ALL, ArtefactDamaged, DrafterStore
 
 log = logging.getLogger(__name__)
@@ -23,7 +24,7 @@ class WantedServing:
     """What a server should have.
 
     versions  what must be loaded: the spec of each, by name
-    kept      what may stay if it is there: the versions that a rollback would bring back
+    kept      what may stay while there is room: the versions that a rollback would bring back
     known     all versions of the store; a drafter with another name is somebody else's
     routes    who drafts for whom
     """
@@ -44,20 +45,25 @@ def wanted(store: DrafterStore) -> WantedServing:
         versions={name: store.spec(store.version(name)) for name in sorted(names)},
         kept=frozenset(version.name for version in previous if version is not None),
         known=frozenset(version.name for version in store.versions()),
-        routes=_routes(live, trying),
+        routes=_routes(live, trying, routed_cohorts(store)),
     )
 
 
-def _routes(live: Mapping[str, str], trying: Collection[ChangeRecord]) -> DrafterRoutes:
-    """Return a rule for each cohort that has a drafter or a canary of its own; a canary for all
-    other requests comes last."""
+def _routes(
+    live: Mapping[str, str], trying: Collection[ChangeRecord], routed: Collection[RoutedCohort]
+) -> DrafterRoutes:
+    """Return a rule for each cohort that has a drafter or a canary of its own, or is shared out; a
+    canary for all other requests comes last."""
     canaries = {change.cohort: change for change in trying if change.percent > 0}
+    shared = {each.cohort: each.rule() for each in routed if each.cohort not in canaries}
     rules = []
-    for cohort in (*sorted({*live, *canaries} - {ALL}), ALL):
+    for cohort in (*sorted({*live, *canaries, *shared} - {ALL}), ALL):
         match, change = match_of(cohort), canaries.get(cohort)
         if change is not None:
             rule = canary_rule(match, change.replaces, change.version, change.percent)
             rules.append(RouteRule(rule["match"], rule["shares"]))
+        elif cohort in shared:
+            rules.append(shared[cohort])
         elif cohort != ALL:
             rules.append(RouteRule(match, {live[cohort]: WHOLE}))
     return DrafterRoutes(live.get(ALL), tuple(rules), SALT)
@@ -70,33 +76,47 @@ def reconcile(serving: ServedDrafters, store: DrafterStore) -> dict[str, str]:
     Return why versions could not be loaded, by name; requests go past those. Raises ServingError.
     """
     aim = wanted(store)
-    refusals = _load_missing(serving, store, aim)
-    ready = {name for name, there in serving.loaded().items() if there.is_ready}
-    ready -= refusals.keys()
+    refusals, crowded = _load_missing(serving, store, aim)
+    before = serving.loaded()
+    ready = {name for name, there in before.items() if there.is_ready} - refusals.keys()
     serving.route(_over(aim.routes, ready))
-    for name in sorted((ready & aim.known) - aim.versions.keys() - aim.kept):
+    unwanted = (ready & aim.known) - aim.versions.keys()
+    for name in sorted(unwanted if crowded else unwanted - aim.kept):
         serving.unload(name)
+    if crowded and not _makes_room(serving, before):
+        refusals |= crowded
     return refusals
 
 
 def _load_missing(
     serving: ServedDrafters, store: DrafterStore, aim: WantedServing
-) -> dict[str, str]:
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Load what is missing. Return why versions cannot be loaded, and for which others there is no
+    room."""
     refusals: dict[str, str] = {}
+    crowded: dict[str, str] = {}
     there = serving.loaded()
     for name, spec in aim.versions.items():
         present = there.get(name)
-        if present is not None:
-            if present.spec != spec:
-                refusals[name] = f"the server has another drafter {name}: {present.spec}"
-            continue
-        try:
-            store.check_files(store.version(name))
-            serving.load(name, spec)
-        except (DrafterRefused, ArtefactDamaged) as error:
-            log.error("%s cannot be loaded: %s", name, error)
-            refusals[name] = str(error)
-    return refusals
+        if present is not None and present.spec != spec:
+            refusals[name] = f"the server has another drafter {name}: {present.spec}"
+        elif present is None or present.state == FAILED:
+            try:
+                store.check_files(store.version(name))
+                serving.load(name, spec)
+            except NoRoom as error:
+                crowded[name] = str(error)
+            except (DrafterRefused, ArtefactDamaged) as error:
+                log.error("%s cannot be loaded: %s", name, error)
+                refusals[name] = str(error)
+    return refusals, crowded
+
+
+def _makes_room(serving: ServedDrafters, before: Collection[str]) -> bool:
+    """Return whether a drafter has left since, or is about to."""
+    there = serving.loaded()
+    leaving = any(each.state == LEAVING for each in there.values())
+    return leaving or not there.keys() >= set(before)
 
 
 def _over(routes: DrafterRoutes, ready: Collection[str]) -> DrafterRoutes:

@@ -20,11 +20,11 @@ class ReplayScorer:
         self, specs: Mapping[str, str], answers: Sequence[CorpusAnswer]
     ) -> Mapping[str, Measured]:
         """Return tokens per round by name. Raises InvalidRequest and ModelError."""
-        from paceline.autospec.scores.candidates import Candidates
+        from paceline.autospec.scores.candidates import CandidateDrafters
         from paceline.autospec.scores.run import score
 
         named = [f"{name}={spec}" for name, spec in specs.items()]
-        matrix = score(Candidates.load(self.model, named, with_costs=False), answers)
+        matrix = score(CandidateDrafters.load(self.model, named, with_costs=False), answers)
         scores = {}
         for name in specs:
             cell = matrix.cell(name)

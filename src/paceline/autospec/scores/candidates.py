@@ -32,7 +32,7 @@ TOGETHER = 16  # texts that are replayed side by side
 
 
 @dataclass(slots=True)
-class Candidates:
+class CandidateDrafters:
     """Drafters that are scored. Those that need more than texts have the target's network, with KV
     for `blocks` blocks; `costs` is the engine's table, where one was loaded."""
 
@@ -48,7 +48,7 @@ class Candidates:
     @classmethod
     def load(
         cls, model: str, specs: Sequence[str], *, with_costs: bool = True, **options: Any
-    ) -> Candidates:
+    ) -> CandidateDrafters:
         """Load drafters by their specs, NONE among them. The target is loaded where a drafter needs
         it, and for its cost table, unless `with_costs` is false. `options` are EngineConfig's.
 
@@ -91,7 +91,7 @@ class GroupFeatures:
     """The target's features of a group's texts, computed once for all drafters; `texts` is emptied
     before the next group."""
 
-    def __init__(self, candidates: Candidates) -> None:
+    def __init__(self, candidates: CandidateDrafters) -> None:
         self.texts: dict[tuple[int, ...], torch.Tensor] = {}
         self._network, self._layers = candidates.network, candidates.layers
 
@@ -107,7 +107,7 @@ class GroupFeatures:
 
 
 def scorable(
-    candidates: Candidates, answers: Iterable[CorpusAnswer], counts: Counter[str]
+    candidates: CandidateDrafters, answers: Iterable[CorpusAnswer], counts: Counter[str]
 ) -> Iterator[CorpusAnswer]:
     """Yield the answers that every candidate can be scored on, the oldest first."""
     newest, known = _known_to_corpora(candidates.specs)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from paceline.autospec.scores.candidates import TOGETHER, Candidates, GroupFeatures, scorable
+from paceline.autospec.scores.candidates import TOGETHER, CandidateDrafters, GroupFeatures, scorable
 from paceline.autospec.scores.cells import cells_of, plain_cells
 from paceline.autospec.scores.matrix import NONE, ScoreCosts, ScoreMatrix
 from paceline.autospec.scores.replay import Replay, ReplayCosts, ReplayedText
@@ -32,7 +32,7 @@ class _Scored:
 
 
 def score(
-    candidates: Candidates,
+    candidates: CandidateDrafters,
     answers: Iterable[CorpusAnswer],
     *,
     requests: int = 1,
@@ -77,7 +77,7 @@ def score(
 
 
 def _scored(
-    candidates: Candidates, drafter: Drafter, features: GroupFeatures, shares_answers: bool
+    candidates: CandidateDrafters, drafter: Drafter, features: GroupFeatures, shares_answers: bool
 ) -> _Scored:
     price = DraftCost(drafter.parallel)
     if candidates.costs is not None:
@@ -113,7 +113,7 @@ def _groups(
         yield group
 
 
-def _seconds(candidates: Candidates, scored: _Scored, requests: int) -> RoundSeconds | None:
+def _seconds(candidates: CandidateDrafters, scored: _Scored, requests: int) -> RoundSeconds | None:
     if candidates.costs is None:
         return None
     drafter = scored.drafter
@@ -121,7 +121,7 @@ def _seconds(candidates: Candidates, scored: _Scored, requests: int) -> RoundSec
     return RoundSeconds(candidates.costs.step, scored.costs, requests, *longest)
 
 
-def _described(candidates: Candidates, requests: int) -> ScoreCosts | None:
+def _described(candidates: CandidateDrafters, requests: int) -> ScoreCosts | None:
     if candidates.costs is None:
         return None
     seconds = candidates.costs.step(requests, requests)

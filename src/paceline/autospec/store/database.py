@@ -40,10 +40,11 @@ class StoreDatabase:
 
     With a `token` every transaction fails with LeaseLost unless the store's lease has that token.
     Raises InvalidRequest (field `store`) where there is no store and `create` is false, or one of a
-    later Paceline, and StoreError where the file cannot be used.
+    later Paceline, and StoreError where the file cannot be used. With `update` false a store of an
+    earlier Paceline is refused too, so that nothing is written.
     """
 
-    def __init__(self, folder: Path, *, create: bool = False) -> None:
+    def __init__(self, folder: Path, *, create: bool = False, update: bool = True) -> None:
         self.folder, self.path = folder, folder / FILE
         self.token: str | None = None
         if create:
@@ -56,7 +57,7 @@ class StoreDatabase:
                 self.path, timeout=BUSY_SECONDS, isolation_level=None, cached_statements=256
             )
         try:
-            self._prepare()
+            self._prepare(update=update)
         except BaseException:
             self.connection.close()
             raise
@@ -108,7 +109,7 @@ class StoreDatabase:
             expected = f"a folder that can be made ({error.strerror})"
             raise InvalidRequest("store", str(self.folder), expected) from error
 
-    def _prepare(self) -> None:
+    def _prepare(self, *, update: bool) -> None:
         connection = self.connection
         connection.row_factory = sqlite3.Row
         with self._worded():
@@ -119,6 +120,12 @@ class StoreDatabase:
             connection.execute("PRAGMA foreign_keys = ON")
             version = schema.schema_version(connection)
             if version < len(schema.MIGRATIONS):
+                if not update:
+                    expected = (
+                        "a store that another command of this Paceline has brought up to date, as "
+                        "`paceline drafters list` does"
+                    )
+                    raise InvalidRequest("store", str(self.folder), expected)
                 with self.transaction() as open_connection:
                     schema.migrate(open_connection)
             elif version > len(schema.MIGRATIONS):

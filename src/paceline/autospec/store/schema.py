@@ -56,6 +56,19 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE UNIQUE INDEX one_change_per_cohort ON changes(cohort) WHERE ended IS NULL",
         "CREATE UNIQUE INDEX one_change_per_version ON changes(version) WHERE ended IS NULL",
     ),
+    (
+        # what the last turn of the loop saw: for people alone, no decision reads it
+        """CREATE TABLE seen_cohorts (
+            cohort TEXT PRIMARY KEY, al REAL, judged REAL, usual REAL, change REAL,
+            requests INTEGER NOT NULL, days REAL NOT NULL, reference_days INTEGER NOT NULL,
+            time REAL NOT NULL)""",
+    ),
+    (
+        # whose requests are shared out among the live versions, by evidence
+        """CREATE TABLE routings (
+            cohort TEXT PRIMARY KEY, shares TEXT NOT NULL, source TEXT NOT NULL, why TEXT NOT NULL,
+            time REAL NOT NULL)""",
+    ),
 )
 
 

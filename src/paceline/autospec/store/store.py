@@ -36,10 +36,10 @@ class DrafterStore(StoreReader):
     is not allowed, and StoreError where the store cannot be read or written.
     """
 
-    def __init__(self, folder: Path, *, create: bool = False) -> None:
+    def __init__(self, folder: Path, *, create: bool = False, update: bool = True) -> None:
         if "," in str(folder.absolute()):
             raise InvalidRequest("store", str(folder), "a path without a comma, which ends a spec")
-        database = StoreDatabase(folder.absolute(), create=create)
+        database = StoreDatabase(folder.absolute(), create=create, update=update)
         super().__init__(database, Artefacts(folder.absolute()))
 
     def close(self) -> None:

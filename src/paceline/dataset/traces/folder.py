@@ -89,8 +89,9 @@ def read_part(path: Path, columns: Collection[str] | None = None) -> Any:
     import pyarrow as arrow
 
     try:
-        # Without threads: pyarrow's pool, once started, may abort the process when that ends.
-        file = parquet_module().ParquetFile(path)
+        # Without threads and reading ahead: pyarrow's pool, once started, may abort the process
+        # when that ends.
+        file = parquet_module().ParquetFile(path, pre_buffer=False)
         return file.read(columns=None if columns is None else list(columns), use_threads=False)
     except arrow.ArrowInvalid as error:
         raise damaged(path, error) from None

@@ -12,6 +12,9 @@ from paceline.endpoint.errors import EndpointError
 
 VERSION = re.compile(r'^(\S+)\.version_text: "(.*)"$', re.MULTILINE)
 
+ANSWERS = "upstream_rq_(2xx%7C4xx%7C5xx%7Crx_reset)$"
+ANSWER = re.compile(r"cluster\.(.+)\.upstream_rq_(2xx|4xx|5xx|rx_reset)")
+
 
 class EnvoyAdmin:
     """The admin interface of the Envoy whose socket is at `path`."""
@@ -51,6 +54,16 @@ class EnvoyAdmin:
                 port = host["address"]["socket_address"]["port_value"]
                 stats = {stat["name"]: int(stat.get("value", 0)) for stat in host["stats"]}
                 counts[port] = counts.get(port, 0) + stats.get("rq_active", 0)
+        return counts
+
+    def answer_counts(self) -> dict[str, dict[str, int]]:
+        """Return how each cluster's requests have ended: by class of their status, and `broken`."""
+        listed = self._get(f"/stats?format=json&filter={ANSWERS}").json()["stats"]
+        counts: dict[str, dict[str, int]] = {}
+        for stat in listed:
+            if match := ANSWER.fullmatch(stat.get("name", "")):
+                ended = "broken" if match[2] == "rx_reset" else match[2]
+                counts.setdefault(match[1], {})[ended] = int(stat["value"])
         return counts
 
     def stop_listening(self) -> None:

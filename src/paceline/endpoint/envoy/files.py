@@ -19,20 +19,25 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from paceline.core import InvalidRequest
 from paceline.dataset.training_set import write_whole
 from paceline.endpoint.description import EndpointDescription
 from paceline.endpoint.envoy.admin import EnvoyAdmin
 from paceline.endpoint.envoy.bootstrap import ADMIN, bootstrap, watched, whole
 from paceline.endpoint.envoy.clusters import cluster, endpoints
 from paceline.endpoint.envoy.program import find_envoy, validate
-from paceline.endpoint.envoy.routing import ROUTES, Json, cluster_name, route_configuration
+from paceline.endpoint.envoy.routing import (
+    CLUSTER_PREFIX,
+    ROUTES,
+    Json,
+    cluster_name,
+    route_configuration,
+)
 from paceline.endpoint.errors import EndpointError
+from paceline.endpoint.unix_server import check_socket
 
 BOOTSTRAP, WHOLE, CLUSTERS, ROUTE_FILE = (
     "bootstrap.json", "whole.json", "clusters.json", "routes.json",
 )  # fmt: skip
-LONGEST_SOCKET = 100  # bytes of a Unix socket's path; systems take 103 or 107
 TAKEN_SECONDS = 20.0  # until Envoy has read a file, and asked new replicas for their health
 POLL_SECONDS = 0.01
 CDS, RDS = "cluster_manager.cds", f"http.requests.rds.{ROUTES}"
@@ -43,9 +48,7 @@ class EnvoyFiles:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
-        if len(str(self.folder / ADMIN).encode()) > LONGEST_SOCKET:
-            expected = f"a path of fewer than {LONGEST_SOCKET - len(ADMIN)} bytes"
-            raise InvalidRequest("folder", str(self.folder), expected)
+        check_socket(self.folder / ADMIN)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.admin = EnvoyAdmin(self.folder / ADMIN)
 
@@ -101,7 +104,7 @@ class EnvoyFiles:
         }
 
     def _endpoint_file(self, cluster: str) -> Path:
-        return self.folder / f"endpoints-{cluster.removeprefix('drafter-')}.json"
+        return self.folder / f"endpoints-{cluster.removeprefix(CLUSTER_PREFIX)}.json"
 
     def _write_endpoints(self, description: EndpointDescription) -> dict[str, str]:
         """Write the endpoints of each drafter; return Envoy's names of them with their versions."""

@@ -18,6 +18,7 @@ from paceline.engine.routes import CohortMatch, Routes
 Json = dict[str, Any]
 TYPES = "type.googleapis.com/"
 ROUTES = "routes"  # the name of the route configuration
+CLUSTER_PREFIX = "drafter-"  # before a drafter's name, in the name of its cluster
 PARTS = 1_000_000  # that shares are counted in
 HEADERS = {"app": "X-Paceline-App", "region": "X-Paceline-Region"}  # of a cohort's parts
 DRAFTER_HEADER, ROUTE_HEADER = "x-paceline-drafter", "x-paceline-route"  # of answers
@@ -29,7 +30,7 @@ NOBODY = "no replica serves here at the moment"
 
 
 def cluster_name(drafter: str) -> str:
-    return f"drafter-{drafter}"
+    return CLUSTER_PREFIX + drafter
 
 
 def route_configuration(description: EndpointDescription) -> Json:
@@ -51,7 +52,7 @@ def _unrouted() -> list[Json]:
 def _rules(description: EndpointDescription, routes: Routes) -> list[Json]:
     assert routes.default is not None  # as the description has checked
     rules = [
-        _rule(description, f"route {index}", _headers(route.match), route.shares, routes.salt)
+        _rule(description, route.reason(index), _headers(route.match), route.shares, routes.salt)
         for index, route in enumerate(routes.cohorts)
     ]
     rules.append(_rule(description, "default", [], {routes.default: 1.0}, routes.salt))
@@ -72,7 +73,10 @@ def _rule(
         {"name": cluster_name(standins.get(drafter, drafter)), "weight": weight}
         for drafter, weight in weights(shares).items()
     ]
-    shown = {DRAFTER_HEADER: "%UPSTREAM_METADATA(paceline:drafter)%", ROUTE_HEADER: name}
+    shown = {
+        DRAFTER_HEADER: "%UPSTREAM_METADATA(paceline:drafter)%",
+        ROUTE_HEADER: name.replace("%", "%%"),
+    }
     return {
         "name": name,
         "match": {"prefix": "/", "headers": headers},

@@ -9,6 +9,7 @@ import { ago, cohortName, leftOut, nothing, RUN } from "./words.js";
 const STAGES = /** @type {const} */ (["building", "scoring", "loading", "canary", "live"]);
 const ORIGINS = {
   drift: "the cohort's acceptance fell",
+  growth: "the cohort has become a large part of the traffic",
   renewal: "a live corpus is about to expire",
   pushed: "promoted by hand",
 };

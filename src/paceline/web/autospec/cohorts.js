@@ -94,28 +94,42 @@ const happenings = (marks, now) => marks.map(({ time, kind, version }) => (
     x: (time - now) / DAY, text: `${version} ${KINDS[kind].word}`, colour: KINDS[kind].colour,
   })));
 
-/** @param {ShownCohort} cohort */
-function facts({ cohort, live, is_own: isOwn, requests, share, curve, drift }) {
-  const whose = isOwn || cohort === "" ? "" : ", the version of all requests";
+/** @param {ShownCohort} shown */
+function facts(shown) {
+  const { cohort, requests, share, curve, drift } = shown;
   const traffic = requests
     ? `${number(requests, 6)} requests in the last week, ${percent(share)} of the rounds`
     : "no request with a draft in the last week";
   return [
     curve === null ? h("h3", {}, cohortName(cohort)) : null,
-    h("p", {}, live === null ? "No version of the store is live." : h("span", {},
-      h("strong", {}, live), ` drafts for it${whose}.`)),
+    who(shown),
     h("p", { class: "hint" }, `${traffic}.`),
     drift === null ? null : h("p", { class: "hint drift" }, driftText(drift)),
   ].filter((part) => part !== null);
 }
 
+/** Say who drafts for a cohort. @param {ShownCohort} cohort */
+function who({ cohort, live, is_own: isOwn, shares, shared_because: because }) {
+  const parts = Object.entries(shares);
+  if (parts.length) {
+    const text = parts.map(([name, share]) => `${name} ${percent(share)}`).join(", ");
+    return h("p", {}, h("strong", {}, text), h("span", { class: "more" }, because));
+  }
+  if (live === null) return h("p", {}, "No version of the store is live.");
+  const whose = isOwn || cohort === "" ? "" : ", the version of all requests";
+  return h("p", {}, h("strong", {}, live), ` drafts for it${whose}.`);
+}
+
 /** @param {CohortDrift} drift */
-function driftText(drift) {
-  const { ready, reference_days: days, needed_days: needed, change, error, seen, expected } = drift;
-  if (!ready) return `Nothing is judged yet: ${days} of ${needed} days of reference.`;
-  if (change === null) return "No request in the last days, so nothing is judged.";
-  return `Last ${drift.days} days: ${fixed(seen, 2)} where ${fixed(expected, 2)} is usual, `
-    + `${signed(change)} (± ${percent(1.96 * (error ?? 0), 1)}).`;
+function driftText({ by_loop: isByLoop, reference_days: known, days, change, error, ...al }) {
+  const { seen, expected } = al;
+  const span = `the last ${number(days)} days`;
+  if (change === null) {
+    return `Nothing is judged yet, with ${known} days of reference; ${span}: ${fixed(seen, 2)}.`;
+  }
+  const sure = error === null ? "" : ` (± ${percent(1.96 * error, 1)})`;
+  return `${fixed(seen, 2)} in ${span} where ${fixed(expected, 2)} is usual: ${signed(change)}`
+    + `${sure}${isByLoop ? ", by the loop" : ""}.`;
 }
 
 /** Say why there are no curves. @param {AutospecOverview} view */

@@ -301,13 +301,13 @@ export interface CohortCurve {
 }
 
 /**
- * How the last days compare with the season. `change` is relative to `expected`, `error` its
- * standard error; they count only where the reference is `ready`.
+ * How the last `days` compare with what is usual: by the last turn of the loop (`by_loop`), or by
+ * the default policy where none has looked. `expected` and the relative `change` are null where the
+ * days of reference are too few; `error` is the change's standard error, where it is known.
  */
 export interface CohortDrift {
-  ready: boolean;
+  by_loop: boolean;
   reference_days: number;
-  needed_days: number;
   days: number;
   expected: number | null;
   seen: number | null;
@@ -995,7 +995,7 @@ export interface ServingFacts {
 export interface ShownChange {
   id: number;
   cohort: string;
-  origin: "drift" | "renewal" | "pushed";
+  origin: "drift" | "growth" | "renewal" | "pushed";
   version: string;
   replaces: string;
   stage: "building" | "scoring" | "loading" | "canary" | "live" | "stopped";
@@ -1012,13 +1012,16 @@ export interface ShownChange {
 
 /**
  * A cohort, `model|app|language|region`; "" stands for all requests. `live` drafts for it, by
- * itself if `is_own`. A rollback is possible where `has_rollback`, and brings `back` a version, or
+ * itself if `is_own`; with `shares` its requests are shared out among versions, for the reason in
+ * `shared_because`. A rollback is possible where `has_rollback`, and brings `back` a version, or
  * with null ends the cohort's own service. `requests` and `share` (of rounds) are of the last week.
  */
 export interface ShownCohort {
   cohort: string;
   live: string | null;
   is_own: boolean;
+  shares: { [key: string]: number };
+  shared_because: string;
   has_rollback: boolean;
   back: string | null;
   requests: number;

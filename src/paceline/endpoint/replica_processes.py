@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 
+from paceline.autospec.serving import NoRoom
 from paceline.core import InvalidRequest
 from paceline.endpoint.description import ManagedEndpoint, ReplicaSlot
 from paceline.endpoint.errors import EndpointError
@@ -33,24 +34,29 @@ class ReplicaFacts:
     idle: bool = False
 
 
+def folder_of_replica(folder: Path, name: str) -> Path:
+    """Return where a replica's process has its files, in the folder of its endpoint."""
+    return folder / "processes" / f"replica-{name}"
+
+
 class ReplicaProcesses:
     """The processes of an endpoint's replicas, by the names of their drafters."""
 
     def __init__(self, folder: Path, endpoint: ManagedEndpoint) -> None:
-        self._folder, self._endpoint = folder / "processes", endpoint
+        self._folder, self._endpoint = folder, endpoint
         self._kind = KINDS[endpoint.engine]
         self._processes: dict[str, LastingProcess] = {}
         self._started: set[str] = set()  # by this controller
 
     def admit(self, spec: str, records: Mapping[str, ReplicaRecord]) -> ReplicaRecord:
-        """Return the record of a replica that can be started now. Raises InvalidRequest where no
-        slot or too little memory is free, or the engine cannot serve the drafter."""
+        """Return the record of a replica that can be started now. Raises NoRoom where no slot or
+        too little memory is free, and InvalidRequest where the engine cannot serve the drafter."""
         taken = {record.port: name for name, record in records.items() if record.phase != "failed"}
         free = [slot for slot in self._endpoint.slots if slot.port not in taken]
         if not free:
             holders = ", ".join(taken.values())
             expected = f"a free slot: {holders} have all {len(taken)}; unload one of them"
-            raise InvalidRequest("slots", len(self._endpoint.slots), expected)
+            raise NoRoom(str(InvalidRequest("slots", len(self._endpoint.slots), expected)))
         plan = self._endpoint.plan(spec, free[0].port)
         self._kind.launch(plan)
         self._check_memory()
@@ -64,13 +70,15 @@ class ReplicaProcesses:
         line = self._kind.launch(plan)
         slot = self._slot(record.port)
         environment = {**line.environment, **self._endpoint.environment, **slot.environment}
-        self._of(name).start(ProcessLaunch(line.command, GRACE_SECONDS, environment))
+        alone = self._endpoint.times.alone
+        self._of(name).start(ProcessLaunch(line.command, GRACE_SECONDS, environment, alone=alone))
         self._started.add(name)
 
     def look(self, name: str, record: ReplicaRecord) -> ReplicaFacts:
         """Return what is to be known about a replica in its phase."""
         process = self._of(name)
         process.bound_log()
+        process.keep()
         running = process.is_running()
         return ReplicaFacts(
             running=running,
@@ -110,11 +118,22 @@ class ReplicaProcesses:
             self._of(name).stop(GRACE_SECONDS + 10)
             self.clear(name, record)
 
+    def leave(self) -> None:
+        """Let all run on by themselves, for the next controller."""
+        for process in self._processes.values():
+            process.leave()
+
+    def progress(self, name: str) -> str | None:
+        """Return what the end of a replica's log tells of its loading; None where it tells none."""
+        told = map(self._kind.progress, self._of(name).last_lines())
+        return next((text for text in reversed([*told]) if text is not None), None)
+
     def tail(self, name: str) -> str:
         return self._of(name).tail()
 
     def _of(self, name: str) -> LastingProcess:
-        return self._processes.setdefault(name, LastingProcess(self._folder / f"replica-{name}"))
+        folder = folder_of_replica(self._folder, name)
+        return self._processes.setdefault(name, LastingProcess(folder))
 
     def _slot(self, port: int) -> ReplicaSlot:
         slots = {slot.port: slot for slot in self._endpoint.slots}
@@ -128,7 +147,7 @@ class ReplicaProcesses:
         free = int(lines["MemAvailable"].split()[0]) * 1024 / GB
         if free < needed:
             expected = f"at most the {free:.1f} GB that are free; unload a replica first"
-            raise InvalidRequest("memory_gb", needed, expected)
+            raise NoRoom(str(InvalidRequest("memory_gb", needed, expected)))
 
     def _is_idle(self, url: str) -> bool:
         """Return whether a replica's own metrics tell of no request, running or waiting."""

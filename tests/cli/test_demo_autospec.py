@@ -1,0 +1,128 @@
+"""`make demo-autospec`: what its app asks, and how it judges what happened."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from rich.console import Console
+
+from paceline.autospec.canary import CanaryState
+from paceline.autospec.canary.state import CanaryStepSums
+from paceline.autospec.loop import ChangeRecord, ChangeStage
+from paceline.autospec.loop.journal import ChangeOrigin, ChangeProgress
+from paceline.autospec.policy import AutospecPolicy
+from paceline.cli.demo_autospec import DAY_SECONDS, POLICY
+from paceline.cli.demo_report import ShopPeriods, report
+from paceline.cli.demo_traffic import AFTER, BEFORE, ShopAnswer, answer_to
+
+CHANGED, TRIED, RECOVERED, MEASURED, PUSHED = 1000.0, 1100.0, 1200.0, 1260.0, 1270.0
+
+
+def test_the_app_changes_its_language_and_its_form() -> None:
+    draw = random.Random()
+    before = [BEFORE.body(draw, "m") for _ in range(200)]
+    after = [AFTER.body(draw, "m") for _ in range(200)]
+    assert {ShopAnswer(body, 0.0).language for body in before} == {"en"}
+    german = sum(ShopAnswer(body, 0.0).language == "de" for body in after)
+    assert 60 < german < 140
+    schemas = [{body["response_format"]["json_schema"]["name"] for body in part}
+               for part in (before, after)]  # fmt: skip
+    assert schemas == [{"answer"}, {"ticket"}]
+    asked = [body["messages"][1]["content"] for body in before + after]
+    assert len(set(asked)) > 390 and not any("{" in text for text in asked)
+
+
+def test_the_policy_is_one(tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text(POLICY, "utf-8")
+    policy = AutospecPolicy.from_yaml(tmp_path / "policy.yaml")
+    assert policy.drift.day_seconds == DAY_SECONDS and policy.canary.steps[-1] == 100
+
+
+@pytest.mark.parametrize("fault", ["status", "connection", ""])
+def test_a_request_that_fails_is_an_answer_with_its_error(fault: str) -> None:
+    metrics = {"tpot": 0.02, "speculative_decoding": {
+        "num_spec_steps": 3, "num_accepted_draft_tokens": 6}}  # fmt: skip
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        if fault == "connection":
+            raise httpx.ConnectError("gone")
+        if fault == "status":
+            return httpx.Response(503, text="starting")
+        choices = [{"token_ids": [1, 2]}]
+        return httpx.Response(200, json={"choices": choices, "metrics": metrics})
+
+    async def ask() -> ShopAnswer:
+        transport = httpx.MockTransport(handle)
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as http:
+            return await answer_to(http, BEFORE.body(random.Random(), "m"))
+
+    answer = asyncio.run(ask())
+    if fault:
+        assert answer.error.startswith({"status": "503: starting"}.get(fault, "ConnectError"))
+    else:
+        assert (answer.error, answer.token_ids, answer.draft_rounds) == ("", (1, 2), 3)
+
+
+def answers(before: float, fall: float, after: float) -> list[ShopAnswer]:
+    body = BEFORE.body(random.Random(), "m")
+    als = {CHANGED - 30: before, CHANGED + 30: fall, RECOVERED + 30: after, PUSHED + 5: 2.0}
+    return [ShopAnswer(body, at, (1,), 10, round(10 * (al - 1)), 0.02) for at, al in als.items()]
+
+
+def change(version: str, stage: ChangeStage, began: float) -> ChangeRecord:
+    canary = CanaryState(drafter=version, live="base", began=began, step_began=began,
+                         through=began, steps=[CanaryStepSums(percent=50.0)])  # fmt: skip
+    return ChangeRecord(1, "m|shop|de|none", ChangeOrigin.DRIFT, version, "base", stage,
+                        ChangeProgress(canary=canary), began - 20, began, began + 100,
+                        "tokens per round")  # fmt: skip
+
+
+def judged(console: Console, found: list[ShopAnswer], different: int = 0, **changes: Any) -> int:
+    periods = ShopPeriods(CHANGED, RECOVERED, MEASURED, PUSHED,
+                          change("bad", ChangeStage.STOPPED, PUSHED),
+                          [change("auto-1", ChangeStage.LIVE, TRIED)])  # fmt: skip
+    pair = (found[0], replace(found[0], token_ids=(2,)))
+    return report(console, replace(periods, **changes), found, (9, [pair] * different))
+
+
+def test_a_good_day_ends_well_and_says_how() -> None:
+    console = Console(record=True, width=120)
+    assert judged(console, answers(6.0, 2.0, 5.5)) == 0
+    text = " ".join(console.export_text().split())
+    assert "AL 6.00 before, 2.00 at the fall, 5.50 after: 88% of what was lost came back" in text
+    assert "decided 1 min 20 s behind the change, built, scored and loaded in 20 s" in text
+    assert "bad drafter: stopped after" in text and "none of 4 requests failed" in text
+    assert "9 texts were asked again with speculation off: the same, by token" in text
+
+
+@pytest.mark.parametrize(
+    ("als", "different", "changes", "said"),
+    [
+        ((6.0, 2.0, 5.0), 0, {}, "75% of what was lost came back (80% is the bar)"),
+        ((2.0, 2.0, 5.0), 0, {}, "AL did not fall"),
+        ((6.0, 2.0, 6.0), 2, {}, "2 of 9 texts differ"),
+        ((6.0, 2.0, 6.0), 0, {"verdict": None}, "the bad drafter was not judged"),
+        ((6.0, 2.0, 6.0), 0, {"verdict": change("bad", ChangeStage.LIVE, PUSHED)}, "live after"),
+        ((6.0, 2.0, 6.0), 0, {"changes": [change("auto-1", ChangeStage.STOPPED, TRIED)]},
+         "auto-1 for m|shop|de|none: stopped"),
+    ],
+)  # fmt: skip
+def test_a_bad_day_is_told_as_it_was(
+    als: tuple[float, float, float], different: int, changes: dict[str, Any], said: str
+) -> None:
+    console = Console(record=True, width=120)
+    assert judged(console, answers(*als), different, **changes) == 1
+    assert said in " ".join(console.export_text().split())
+
+
+def test_a_failed_request_is_a_bad_day() -> None:
+    console, found = Console(record=True, width=120), answers(6.0, 2.0, 6.0)
+    found.append(replace(found[0], error="500: oh", token_ids=()))
+    assert judged(console, found) == 1
+    assert "1 of 5 requests failed, as 500: oh" in console.export_text()
