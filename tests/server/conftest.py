@@ -33,9 +33,7 @@ LONG_STREAM = {**TEXT, "max_tokens": 400, "ignore_eos": True, "stream": True}
 class Client:
     """Synchronous calls into an app on a loop of its own, without sockets."""
 
-    def __init__(
-        self, engine: Any, settings: ServerSettings, *extensions: ServerExtension
-    ) -> None:
+    def __init__(self, engine: Any, settings: ServerSettings, *extensions: ServerExtension) -> None:
         self.engine, self._app = engine, create_app(engine, settings, extensions)
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:

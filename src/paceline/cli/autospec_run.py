@@ -60,9 +60,10 @@ class AutospecRunCommand:
         None,
     )
     model: Annotated[str, Flag(metavar="NAME")] | None = about(
-        "the target, as `serve` takes it: new drafters are scored with it before anybody gets them",
+        "the target, as `serve` takes it: new drafters are scored with it before anybody gets "
+        "them, and weights are trained for it",
         None,
-        "they are not scored; the canary alone judges",
+        "nothing is trained or scored; the canary alone judges",
     )
     policy: File | None = about("policy file (YAML)", None, "the defaults")
     dry_run: bool = about(
@@ -104,7 +105,7 @@ class AutospecRunCommand:
         target = TargetIdentity(
             name=told["name"], tokenizer=told["tokenizer_sha256"], template=told["template"]
         )
-        return LoopSettings(policy, ReplayScorer(self.model), target)
+        return LoopSettings(policy, ReplayScorer(self.model), target, self.model)
 
     def _turn(self, store: DrafterStore, settings: LoopSettings, client: DrafterClient) -> int:
         """Do turns until a signal, or one."""

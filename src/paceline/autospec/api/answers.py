@@ -154,10 +154,10 @@ class ShownChange(TypedDict):
 
     id: int
     cohort: str
-    origin: Literal["drift", "growth", "renewal", "pushed"]
+    origin: Literal["drift", "growth", "renewal", "weights", "pushed"]
     version: str
     replaces: str
-    stage: Literal["building", "scoring", "loading", "canary", "live", "stopped"]
+    stage: Literal["building", "training", "scoring", "loading", "canary", "live", "stopped"]
     percent: float
     score: str
     hold: list[str]

@@ -6,11 +6,12 @@ import { ago, cohortName, leftOut, nothing, RUN } from "./words.js";
 
 /** @import { AutospecOverview, CanaryArm, ShownChange, ShownDecision } from "../types/answers" */
 
-const STAGES = /** @type {const} */ (["building", "scoring", "loading", "canary", "live"]);
+const STAGES = /** @type {const} */ (["scoring", "loading", "canary", "live"]);
 const ORIGINS = {
   drift: "the cohort's acceptance fell",
   growth: "the cohort has become a large part of the traffic",
   renewal: "a live corpus is about to expire",
+  weights: "a corpus was not enough, and training pays",
   pushed: "promoted by hand",
 };
 
@@ -35,7 +36,7 @@ function changeItem(change, now) {
     h("p", {}, h("span", { class: `state-of ${stage}` }, `${stage}${share}`),
       ` ${ORIGINS[origin]}; begun ${ago(created, now)}`,
       isOver ? `, ended ${ago(ended, now)}` : ""),
-    isOver ? null : steps(stage),
+    isOver ? null : steps(stage, origin),
     stage === "canary" ? meter(percent) : null,
     change.new && change.old ? arms(version, change.new, replaces, change.old) : null,
     line("Score", change.score),
@@ -43,9 +44,10 @@ function changeItem(change, now) {
     line(stage === "stopped" ? "Why it was stopped" : "Why", reason));
 }
 
-/** @param {ShownChange["stage"]} stage */
-const steps = (stage) => h("ol", { class: "steps" }, STAGES.map((name) => (
-  h("li", name === stage ? { "aria-current": "step" } : {}, name))));
+/** @param {ShownChange["stage"]} stage @param {ShownChange["origin"]} origin */
+const steps = (stage, origin) => h("ol", { class: "steps" },
+  [origin === "weights" ? "training" : "building", ...STAGES].map((name) => (
+    h("li", name === stage ? { "aria-current": "step" } : {}, name))));
 
 /** @param {number} percent */
 const meter = (percent) => h("div", {

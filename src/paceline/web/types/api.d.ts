@@ -995,10 +995,10 @@ export interface ServingFacts {
 export interface ShownChange {
   id: number;
   cohort: string;
-  origin: "drift" | "growth" | "renewal" | "pushed";
+  origin: "drift" | "growth" | "renewal" | "weights" | "pushed";
   version: string;
   replaces: string;
-  stage: "building" | "scoring" | "loading" | "canary" | "live" | "stopped";
+  stage: "building" | "training" | "scoring" | "loading" | "canary" | "live" | "stopped";
   percent: number;
   score: string;
   hold: string[];
