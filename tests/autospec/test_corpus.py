@@ -228,8 +228,8 @@ def test_a_training_set_gives_the_answers_of_a_split(tmp_path):
 
 def test_sources_that_are_not_there_are_refused(tmp_path):
     for source, message in (
-        (str(tmp_path / "nothing"), "a folder that `paceline synth` wrote, or a JSONL file"),
-        (str(tmp_path), "with its manifest.json"),
+        (str(tmp_path / "nothing"), "of `paceline synth`, or a JSONL file"),
+        (str(tmp_path), "a folder of `paceline serve --traces` or of `paceline synth`"),
     ):
         with pytest.raises(InvalidRequest, match=message) as caught:
             list(read_answers(source, "x"))

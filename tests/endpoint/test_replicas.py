@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from paceline.autospec.server_client import DrafterRoutes, RouteRule
-from paceline.autospec.serving import DrafterRefused, NoRoom
+from paceline.autospec.serving import DrafterRefused, ServingFull
 from paceline.endpoint.description import ManagedEndpoint
 from paceline.endpoint.errors import EndpointError
 from paceline.endpoint.replicas import DrafterReplicas
@@ -163,7 +163,7 @@ def test_what_cannot_be_done_is_refused_by_name(replicas: DrafterReplicas) -> No
         replicas.unload("b")
     replicas.load("b", "suffix")
     replicas.load("c", "none")
-    with pytest.raises(NoRoom, match="slots: got 3; expected a free slot: a, b, c have"):
+    with pytest.raises(ServingFull, match="slots: got 3; expected a free slot: a, b, c have"):
         replicas.load("d", "none")
 
 
@@ -184,7 +184,7 @@ def test_a_new_endpoint_serves_nobody_and_says_so(tmp_path: Path) -> None:
 def test_too_little_memory_is_refused_before_anything_starts(tmp_path: Path) -> None:
     endpoint = managed(memory_gb=1e6)
     with DrafterReplicas(tmp_path, endpoint) as replicas:
-        with pytest.raises(NoRoom, match=r"memory_gb: got 1000000.0; expected at most the"):
+        with pytest.raises(ServingFull, match=r"memory_gb: got 1000000.0; expected at most the"):
             replicas.load("a", "ngram")
         assert not replicas.loaded() and not running(endpoint)
     end(tmp_path, endpoint)

@@ -12,10 +12,10 @@ import pytest
 from paceline.autospec.server_client import DrafterClient, DrafterRoutes, RouteRule
 from paceline.autospec.serving import (
     DrafterRefused,
-    NoRoom,
     PacelineServing,
     ServedDrafters,
     ServingError,
+    ServingFull,
 )
 from paceline.endpoint.replicas import DrafterReplicas
 from paceline.endpoint.steering import SOCKET, ReplicaSteering
@@ -67,7 +67,7 @@ def test_refusals_are_those_of_a_server(replicas: DrafterReplicas, served: Serve
         served.load("a", "/nowhere")
     served.load("a", "ngram")
     served.load("b", "none")
-    with pytest.raises(NoRoom, match="a, b have all 2; unload one of them"):
+    with pytest.raises(ServingFull, match="a, b have all 2; unload one of them"):
         served.load("c", "none")
     use_fake("--fail", "no such tensor")
     served.unload("b")

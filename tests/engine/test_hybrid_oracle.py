@@ -20,7 +20,7 @@ from tests.engine.oracle import BIASED, EXACT, GAMMA, RULES, RULES_WITH_Q, Outco
 
 class Part:
     feature_layers, lookback, kv, weight_bytes, reach = (), 0, None, 0, None
-    version, max_draft_len = "1", GAMMA
+    version, max_draft_len, start_up_rows = "1", GAMMA, ()
 
     def __init__(self, draw: str | None = None) -> None:
         self.draw = draw

@@ -98,7 +98,12 @@ def test_vllm_is_audited_beside_vllm(
     assert all(check.state is CheckState.DONE for check in report.checks)
     assert report.engine.kind == "vllm" and report.reference is not None
     found = bad(report)
-    assert "law" not in found and "choices" not in found and "stops" not in found
+    assert "choices" not in found and "stops" not in found
+    # vLLM 0.32 for CPUs does judge drafts wrongly where T > 0
+    law = next(check for check in report.checks if check.name == "law")
+    assert any("vllm#55005" in (finding.cause or "") for finding in law.findings)
+    without = Audit(plain, None, AuditSettings(only=("law",), budget=budget)).run()
+    assert bad(without) == {}
     with proxy(plain.url, SwappedAfter(40)) as url:
         swapped = Audit(connect(url), plain, AuditSettings(only=("greedy",), budget=budget)).run()
     assert "greedy" in bad(swapped)

@@ -73,6 +73,13 @@ def test_mtp_on_recurrent_layers_is_refused_with_the_prefix_cache(tmp_path: Path
     assert KINDS["vllm"].launch(short).notes == ()
 
 
+def test_sampled_text_with_drafts_on_cpus_is_a_note(tmp_path: Path) -> None:
+    notes = KINDS["vllm"].launch(planned(tmp_path, "llama", "dflash", cpu=True)).notes
+    assert any("vllm#55005" in note and "T > 0" in note for note in notes)
+    assert KINDS["vllm"].launch(planned(tmp_path, "llama", cpu=True)).notes == ()
+    assert KINDS["vllm"].launch(planned(tmp_path, "llama", "dflash")).notes == ()
+
+
 def test_lost_prefix_hits_are_a_note(tmp_path: Path) -> None:
     notes = KINDS["vllm"].launch(planned(tmp_path, "hybrid", "dflash")).notes
     assert len(notes) == 1 and "vllm#54360" in notes[0]

@@ -19,7 +19,7 @@ from pydantic import model_validator
 from paceline.core import InvalidRequest
 from paceline.core.document_help import about
 from paceline.core.documents import Document
-from paceline.core.field_types import Between, Expected, Several
+from paceline.core.field_types import Between, Expected, NonEmpty, Several
 from paceline.synth.texts import parse_yaml
 
 DAY = 86400.0
@@ -166,6 +166,28 @@ class CorpusPolicy(Document):
     retry_hours: Hours = about("hours until the next one after one was given up", 24.0)
 
 
+class TrainingPolicy(Document):
+    """How a drafter's weights are trained on its cohort's answers, once a corpus is not enough."""
+
+    template: Annotated[str, NonEmpty] | None = about(
+        "the job: a template that is shipped (subprocess, torchrun, slurm, skypilot), or a file; "
+        "null trains nothing",
+        "subprocess",
+    )
+    init: str | None = about(
+        "folder of a drafter to go on from, where the live one has no network", None
+    )
+    days: Annotated[float, Between(0, open=True)] = about("days whose answers it learns from", 14.0)
+    least_answers: Count = about("answers without which nothing is trained", 200)
+    held_out: Small = about(
+        "share of the answers, the latest, that it is judged and scored on", 0.1
+    )
+    most_tokens: Count = about("most tokens that it learns from, the newest", 4_000_000)
+    epochs: Annotated[float, Between(0, open=True)] = about("passes over the answers", 4.0)
+    gpus: Count | None = about("{gpus} of the template", None)
+    gain: Share = about("gain of AL on the answers held out without which it is not tried", 0.02)
+
+
 class RoutingPolicy(Document):
     """How each cohort's requests are shared out among the live drafters (Hedge)."""
 
@@ -189,6 +211,7 @@ class AutospecPolicy(Document):
     retrain: RetrainPolicy = about("when training is worth it", RetrainPolicy)
     regional: RegionalPolicy = about("when several drafters are worth it", RegionalPolicy)
     corpus: CorpusPolicy = about("how answers become a corpus", CorpusPolicy)
+    training: TrainingPolicy = about("how weights are trained", TrainingPolicy)
     canary: CanaryPolicy = about("how a new drafter is tried", CanaryPolicy)
     routing: RoutingPolicy = about("how requests are shared among drafters", RoutingPolicy)
 

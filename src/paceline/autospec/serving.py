@@ -26,7 +26,7 @@ class DrafterRefused(ServingError):
     """A server looked at a drafter and cannot load it, so that asking again is no help."""
 
 
-class NoRoom(DrafterRefused):
+class ServingFull(DrafterRefused):
     """A server has no room for a drafter beside the others: it may have when one of them leaves."""
 
 
@@ -54,7 +54,7 @@ class ServedDrafters(Protocol):
 
     def load(self, name: str, spec: str) -> None:
         """Load a version beside the others; return when requests can be routed to it. Raises
-        DrafterRefused where it cannot be loaded, and NoRoom where others take the room."""
+        DrafterRefused where it cannot be loaded, and ServingFull where others take the room."""
         ...
 
     def route(self, routes: DrafterRoutes) -> None:
@@ -87,7 +87,7 @@ class PacelineServing:
         try:
             self.client.load(name, spec)
         except ServerRefused as error:
-            refused = NoRoom if error.status == FULL else DrafterRefused
+            refused = ServingFull if error.status == FULL else DrafterRefused
             kind = refused if error.status in LOOKED_AT else ServingError
             raise kind(str(error)) from error
 

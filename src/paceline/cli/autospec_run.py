@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Strict
 
@@ -60,9 +60,10 @@ class AutospecRunCommand:
         None,
     )
     model: Annotated[str, Flag(metavar="NAME")] | None = about(
-        "the target, as `serve` takes it: new drafters are scored with it before anybody gets them",
+        "the target, as `serve` takes it: new drafters are scored with it before anybody gets "
+        "them, and weights are trained for it",
         None,
-        "they are not scored; the canary alone judges",
+        "nothing is trained or scored; the canary alone judges",
     )
     policy: File | None = about("policy file (YAML)", None, "the defaults")
     dry_run: bool = about(
@@ -104,7 +105,7 @@ class AutospecRunCommand:
         target = TargetIdentity(
             name=told["name"], tokenizer=told["tokenizer_sha256"], template=told["template"]
         )
-        return LoopSettings(policy, ReplayScorer(self.model), target)
+        return LoopSettings(policy, ReplayScorer(self.model), target, self.model)
 
     def _turn(self, store: DrafterStore, settings: LoopSettings, client: DrafterClient) -> int:
         """Do turns until a signal, or one."""
@@ -157,9 +158,7 @@ class AutospecRunCommand:
         scored = f"scores with {self.model}" if self.model else "nothing is scored without --model"
         policy = self.policy or "the defaults"
         steered = self.server or f"the endpoint {self.endpoint}"
-        lines = [
-            f"autospec watches {self.traces} and steers {steered}; {scored}; policy: {policy}"
-        ]
+        lines = [f"autospec watches {self.traces} and steers {steered}; {scored}; policy: {policy}"]
         if not loop.store.live():
             lines.append(
                 "no version is live in the store, so nothing can be replaced: `paceline drafters "
@@ -178,7 +177,8 @@ def tell(lines: list[str]) -> None:
 @contextmanager
 def ending_on_signals() -> Iterator[threading.Event]:
     """Set an event on SIGTERM and Ctrl-C; a second one acts as usual."""
-    ended, usual = threading.Event(), {}
+    ended = threading.Event()
+    usual: dict[int, Any] = {}
 
     def end(number: int, frame: FrameType | None) -> None:
         ended.set()
@@ -189,5 +189,5 @@ def ending_on_signals() -> Iterator[threading.Event]:
     try:
         yield ended
     finally:
-        for number, handler in usual.items():
-            signal.signal(number, handler)
+        for caught, handler in usual.items():
+            signal.signal(caught, handler)

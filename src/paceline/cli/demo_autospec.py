@@ -51,12 +51,13 @@ drift:
   least_reference_days: 2
   week_days: 1          # nothing is known of weekends, and there are none
   days: 1               # a day must show a fall
+  recent_hours: 24
   sigmas: 3
   least_requests: 30
   covered: 0.6
 retrain: {cool_down_days: 0, per_week: 50, gpu_hours_per_day: 1000}
 regional: {share: 0.35}
-corpus: {days: 0.0016, least_answers: 30, retry_hours: 0.01}
+corpus: {days: 0.0016, least_answers: 20, retry_hours: 0.01}
 canary:
   steps: [20, 50, 100]
   least_requests: 15

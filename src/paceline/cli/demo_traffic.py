@@ -69,7 +69,7 @@ SCHEMAS = {
         "answer", action={"enum": ["track", "refund", "cancel", "return"]}, order=TEXT, reply=TEXT
     ),
     "after": _schema(
-        "ticket", customer=TEXT, product=TEXT, summary=TEXT, urgent={"type": "boolean"}
+        "ticket", urgent={"type": "boolean"}, mood={"enum": ["calm", "sad", "angry"]}, answer=TEXT
     ),
 }
 
@@ -98,6 +98,7 @@ class ShopTraffic:
             "response_format": SCHEMAS[self.schema],
             "max_completion_tokens": LONGEST,
             "temperature": 0,
+            "frequency_penalty": 0.5,  # such a small model says the same again and again
             "return_token_ids": True,
         }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 
-from paceline.autospec.serving import NoRoom
+from paceline.autospec.serving import ServingFull
 from paceline.core import InvalidRequest
 from paceline.endpoint.description import ManagedEndpoint, ReplicaSlot
 from paceline.endpoint.errors import EndpointError
@@ -49,14 +49,15 @@ class ReplicaProcesses:
         self._started: set[str] = set()  # by this controller
 
     def admit(self, spec: str, records: Mapping[str, ReplicaRecord]) -> ReplicaRecord:
-        """Return the record of a replica that can be started now. Raises NoRoom where no slot or
-        too little memory is free, and InvalidRequest where the engine cannot serve the drafter."""
+        """Return the record of a replica that can be started now. Raises ServingFull where no slot
+        or too little memory is free, and InvalidRequest where the engine cannot serve the
+        drafter."""
         taken = {record.port: name for name, record in records.items() if record.phase != "failed"}
         free = [slot for slot in self._endpoint.slots if slot.port not in taken]
         if not free:
             holders = ", ".join(taken.values())
             expected = f"a free slot: {holders} have all {len(taken)}; unload one of them"
-            raise NoRoom(str(InvalidRequest("slots", len(self._endpoint.slots), expected)))
+            raise ServingFull(str(InvalidRequest("slots", len(self._endpoint.slots), expected)))
         plan = self._endpoint.plan(spec, free[0].port)
         self._kind.launch(plan)
         self._check_memory()
@@ -147,7 +148,7 @@ class ReplicaProcesses:
         free = int(lines["MemAvailable"].split()[0]) * 1024 / GB
         if free < needed:
             expected = f"at most the {free:.1f} GB that are free; unload a replica first"
-            raise NoRoom(str(InvalidRequest("memory_gb", needed, expected)))
+            raise ServingFull(str(InvalidRequest("memory_gb", needed, expected)))
 
     def _is_idle(self, url: str) -> bool:
         """Return whether a replica's own metrics tell of no request, running or waiting."""

@@ -131,8 +131,8 @@ class DrafterReplicas:
 
         A replica of this name and spec that is there already, live or loading, is not started
         twice; one that has failed is started again. Raises DrafterRefused for what cannot be
-        started here, with the end of its log where it does not come up, and NoRoom; nothing else is
-        harmed by it.
+        started here, with the end of its log where it does not come up, and ServingFull; nothing
+        else is harmed by it.
         """
         keeper = self._keeper
         with keeper.changed:

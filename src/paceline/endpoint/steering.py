@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from paceline.autospec.server_client import DRAFTERS, ROUTES, DrafterRoutes
-from paceline.autospec.serving import FULL, DrafterRefused, NoRoom, ServingError
+from paceline.autospec.serving import FULL, DrafterRefused, ServingError, ServingFull
 from paceline.core import InvalidRequest, PacelineError
 from paceline.core.documents import Document
 from paceline.endpoint.replicas import DrafterReplicas
@@ -114,7 +114,7 @@ def _handler(steering: ReplicaSteering) -> type[BaseHTTPRequestHandler]:
 def _status(error: Exception) -> int:
     """Return the HTTP status of a refusal, as our server has it."""
     match error:
-        case NoRoom():
+        case ServingFull():
             return FULL
         case DrafterRefused() | InvalidRequest():
             return 400

@@ -115,6 +115,15 @@ KNOWN_FAULTS = (
     ),
     KnownFault(
         engine="vllm",
+        issue=55005,
+        applies=lambda plan, pairing: _is_cpu(plan) and pairing.kind is not None,
+        symptom="On CPUs, drafts are judged with an uninitialised temperature, top_k and top_p "
+        "where T > 0: sampled text does not follow the target's distribution",
+        remedy="On CPUs, draft for texts at T = 0 only, or serve sampled ones with Paceline.",
+        refused=False,
+    ),
+    KnownFault(
+        engine="vllm",
         issue=54360,
         since="0.25",
         applies=lambda plan, pairing: (

@@ -27,6 +27,7 @@ from paceline.dataset.traces.records import (
 )
 from paceline.dataset.traces.retention import Retention
 from paceline.dataset.traces.writer import TraceCounts, TraceWriter
+from paceline.engine.routes import DEFAULT
 from paceline.server.cohorts import Caller
 from paceline.server.settings import ServerSettings
 
@@ -101,7 +102,7 @@ class Capture:
             session=digest.of(ended.session),
             drafter=request.drafter if stream is None else stream.drafter,
             version=None if stream is None else stream.version,
-            route="named" if request.speculative.drafter else "default",
+            route=request.route or DEFAULT,
             spec_off=request.drafter is None and not request.held_back,
             held_back=request.held_back,
             prompt_tokens=request.prompt_len,
@@ -134,7 +135,7 @@ class Capture:
             redacted = self._redact(prompt, output)
             if redacted is not None:
                 redacted = _checked_ids(redacted)
-        except Exception:
+        except BaseException:  # whatever users write: the writer's thread must not end by it
             if not self._told:
                 self._told = True
                 hook = self._settings.traces_redact

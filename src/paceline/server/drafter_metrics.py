@@ -59,8 +59,10 @@ class DrafterMetrics(Collector):
         """Count requests that are about to run. Call it on the event loop."""
         for request in requests:
             if request.drafter is not None:
-                version, route = request.drafter_version or "", request.route or ""
-                self._requests[request.drafter, version, route] += 1
+                key = request.drafter, request.drafter_version or "", request.route or ""
+                if key not in self._requests:
+                    self._forget_left()  # nobody may ask for metrics
+                self._requests[key] += 1
 
     def describe(self) -> list[Metric]:
         return []
@@ -69,7 +71,7 @@ class DrafterMetrics(Collector):
         drafters = [each for each in self._drafters.list() if each.version is not None]
         yield self._states()
         yield self._memory(drafters)
-        yield self._request_counts({each.name for each in drafters})
+        yield self._request_counts()
         groups = self._groups().items()
         stats = {
             (each.name, each.version or ""): total(
@@ -105,11 +107,16 @@ class DrafterMetrics(Collector):
             family.add_metric([*names, "kv"], each.memory.kv)
         return family
 
-    def _request_counts(self, names: set[str]) -> Metric:
-        labels, text = [MODEL, DRAFTER, VERSION, "route"], "Streams by drafter and reason for it."
-        family = CounterMetricFamily("paceline:drafter_requests", text, labels=labels)
+    def _forget_left(self) -> None:
+        """End the series of drafters that have left."""
+        names = {each.name for each in self._drafters.list()}
         for key in [key for key in self._requests if key[0] not in names]:
             del self._requests[key]
+
+    def _request_counts(self) -> Metric:
+        labels, text = [MODEL, DRAFTER, VERSION, "route"], "Streams by drafter and reason for it."
+        family = CounterMetricFamily("paceline:drafter_requests", text, labels=labels)
+        self._forget_left()
         for key, count in self._requests.items():
             family.add_metric([self._model, *key], count)
         return family

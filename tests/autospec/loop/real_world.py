@@ -29,7 +29,6 @@ from paceline.cli import main
 from paceline.core.cohorts import Cohort
 from paceline.dataset.traces import writer
 from paceline.dataset.traces.records import RequestTrace
-from paceline.models.loader import tokenizer_digest
 from tests.autospec.loop.worlds import write_traces
 from tests.autospec.store.stores import ME
 
@@ -42,7 +41,7 @@ drift: {{day_seconds: {DAY:g}, reference_days: 2, least_reference_days: 2, week_
 retrain: {{gpu_hours_per_day: 1000, cool_down_days: 0}}
 corpus: {{days: 0.01, least_answers: 10}}
 canary: {{steps: [50, 100], least_hours: 0, cycle_hours: 0, least_requests: 20, tuned_requests: 40,
-         tpot: 1.0, ttft: 10.0}}
+         tpot: 1.0, ttft: 1.0}}
 """
 SETTLED = 1.0
 OPTIONS = "--dtype float32 --backend torch --threads 1 --max-num-seqs 8"
@@ -86,6 +85,8 @@ class RealWorld:
 
     def begin_store(self) -> None:
         """Make a store whose `base` has been live for a while."""
+        from paceline.models.loader import tokenizer_digest  # torch: not for turns
+
         target = TargetIdentity("model", None, tokenizer_digest(self.model), None)
         with DrafterStore(self.folder / "store", create=True) as store:
             store.register("base", ME, spec="suffix", target=target)

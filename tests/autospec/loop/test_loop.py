@@ -57,8 +57,11 @@ def test_a_corpus_that_gains_too_little_is_not_tried(world: World) -> None:
     (change,) = world.loop.journal.changes()
     assert change.stage == "stopped" and "2.0% are needed" in change.reason
     assert world.end()["loaded"] == ["base"]
-    (waiting,) = [d for d in world.loop.decided() if d.cohorts == (SHOP,)]
-    assert waiting.action is LoopAction.WAIT and "paceline train" in " ".join(waiting.why_not)
+    weights, corpus = sorted(
+        (d for d in world.loop.decided() if d.cohorts == (SHOP,)), key=lambda d: d.kind
+    )
+    assert corpus.action is LoopAction.WAIT and "after 24 hours" in corpus.why_not[0]
+    assert weights.action is LoopAction.WAIT and "paceline train" in weights.why_not[0]
     assert not world.store.version("auto-1").artefacts, "the answers in it are gone"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from paceline.autospec.loop import rollback
-from paceline.autospec.serving import NoRoom, ServedVersion
+from paceline.autospec.serving import ServedVersion, ServingFull
 from tests.autospec.loop.worlds import ME, FakeServing, World
 
 
@@ -28,7 +28,7 @@ class SmallServing(FakeServing):
 
     def load(self, name: str, spec: str) -> None:
         if len(self.drafters.keys() - {name}) + len(self.leaving) >= 2:
-            raise NoRoom(f"no room for {name}")
+            raise ServingFull(f"no room for {name}")
         self.drafters.pop(name, None)  # one that has failed
         super().load(name, spec)
 

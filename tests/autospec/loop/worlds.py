@@ -129,8 +129,15 @@ class FakeServing:
 class World:
     """Everything outside the loop, and a loop that may be made anew."""
 
-    def __init__(self, folder: Path, policy: AutospecPolicy = POLICY) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        policy: AutospecPolicy = POLICY,
+        target: TargetIdentity = TARGET,
+        model: str = "tiny",
+    ) -> None:
         self.folder, self.policy = folder, policy
+        self.target, self.model = target, model
         self.now = time.time()
         self.serving = FakeServing()
         self.al: dict[str, float] = {}  # by drafter or drafter/app; 3 unless stated
@@ -143,7 +150,7 @@ class World:
         self.loop = self._new_loop()
 
     def _new_loop(self) -> Autospec:
-        settings = LoopSettings(self.policy, self.scored, TARGET)
+        settings = LoopSettings(self.policy, self.scored, self.target, self.model)
         return Autospec(
             self.store, TraceFolder(self.folder / "traces"), self.serving, settings,
             lambda: self.now,
@@ -160,9 +167,11 @@ class World:
         values = {name: self.scores.get(name, 3.0) for name in specs}
         return {name: (al, max(1.0, al - 0.05), al + 0.05, 500) for name, al in values.items()}
 
-    def live(self, name: str, cohort: str = "", since_days: float = 60.0) -> None:
+    def live(
+        self, name: str, cohort: str = "", since_days: float = 60.0, spec: str = "suffix"
+    ) -> None:
         """Add a live version that has served for a while."""
-        self.store.register(name, ME, spec="suffix", target=TARGET)
+        self.store.register(name, ME, spec=spec, target=self.target)
         self.store.promote(name, ME, VersionState.LIVE, cohort=cohort)
         with self.store.database.transaction() as connection:
             connection.execute(

@@ -8,13 +8,20 @@ from paceline.autospec.drift.classify import assess, classify, drift_case
 from paceline.autospec.drift.ledger import Ledger, LedgerEntry, LedgerKind
 from paceline.autospec.drift.positions import PositionCells, RoundColumns
 from paceline.autospec.drift.regional import RegionalAdvice, regional_advice
-from paceline.autospec.drift.report import DriftDecision, DriftKind, DriftReport, RetrainWorth
+from paceline.autospec.drift.report import (
+    DriftDecision,
+    DriftKind,
+    DriftReport,
+    FallenCohort,
+    RetrainWorth,
+)
 
 __all__ = [
     "DriftCase",
     "DriftDecision",
     "DriftKind",
     "DriftReport",
+    "FallenCohort",
     "HourCells",
     "Ledger",
     "LedgerEntry",

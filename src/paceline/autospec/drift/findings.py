@@ -163,6 +163,8 @@ def season_move(case: DriftCase) -> Iterator[DriftReport]:
     recent = periods.recent.sum(2)
     if not usual[R] or not recent[R].sum() or not periods.usual_rounds.sum():
         return
+    if not evidence.ready.any():  # no hour is known to be usual
+        return
     rounds = periods.recent[R]
     norms = evidence.by_hour[:, periods.recent_weekhours]
     weights = np.where(rounds.sum(1, keepdims=True) > 0, rounds, 1.0)

@@ -32,6 +32,16 @@ class DriftDecision(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class FallenCohort:
+    """A cohort whose AL fell: its share of all rounds, its AL now, and the AL before the fall."""
+
+    label: str
+    share: float
+    now: float
+    before: float
+
+
+@dataclass(frozen=True, slots=True)
 class RetrainWorth:
     """What training anew would gain and cost: accelerator hours of the horizon, and their price."""
 
@@ -53,6 +63,7 @@ class DriftReport:
     mix, season, within  what these contribute to the change of the total AL, in tokens per round
     grown       cohorts that have become a large part of the rounds
     start, end  the evidence, seconds since the epoch; `requests` and `rounds` in it
+    fallen      the cohorts one by one, where a fall within them is found
     why         the evidence in sentences; `why_not` says why nothing else is done
     """
 
@@ -71,6 +82,7 @@ class DriftReport:
     requests: int = 0
     rounds: int = 0
     grown: tuple[str, ...] = ()
+    fallen: tuple[FallenCohort, ...] = ()
     worth: RetrainWorth | None = None
     why: tuple[str, ...] = ()
     why_not: tuple[str, ...] = ()

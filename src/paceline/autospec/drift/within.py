@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from paceline.autospec.drift.case import DriftCase
 from paceline.autospec.drift.cells import HOUR
 from paceline.autospec.drift.deployment import are_all, others_fall
-from paceline.autospec.drift.report import DriftDecision, DriftKind, DriftReport, RetrainWorth
-from paceline.autospec.drift.worth import FallenCohort, objections, retrain_worth
+from paceline.autospec.drift.report import (
+    DriftDecision,
+    DriftKind,
+    DriftReport,
+    FallenCohort,
+)
+from paceline.autospec.drift.worth import objections, retrain_worth
 from paceline.autospec.sums import BoolArray, FloatArray, IntArray
 
 
@@ -108,7 +114,8 @@ def _fall(case: DriftCase, rows: IntArray) -> DriftReport:
             f"Training is expected to save {worth.hours_saved:.1f} accelerator hours in "
             f"{policy.horizon_days:g} days, worth {worth.gain:.2f}, and to cost {worth.cost:.2f}.",
         )
-    return _report(case, rows, decision, why, tuple(against), worth)
+    report = _report(case, rows, decision, why, tuple(against))
+    return replace(report, worth=worth, fallen=tuple(fallen))
 
 
 def _deployed(case: DriftCase, rows: IntArray) -> str:
@@ -185,7 +192,6 @@ def _report(
     decision: DriftDecision,
     why: tuple[str, ...],
     why_not: tuple[str, ...],
-    worth: RetrainWorth | None = None,
 ) -> DriftReport:
     evidence = case.evidence
     change = case.mean(evidence.change, rows)
@@ -203,7 +209,6 @@ def _report(
         within=float(share),
         requests=int(evidence.requests[rows].sum()),
         rounds=int(evidence.rounds[rows].sum()),
-        worth=worth,
         why=why,
         why_not=why_not,
     )

@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from paceline.autospec.drift.cells import DAY
 from paceline.autospec.drift.ledger import Ledger
-from paceline.autospec.drift.report import RetrainWorth
+from paceline.autospec.drift.report import FallenCohort, RetrainWorth
 from paceline.autospec.policy import RetrainPolicy
 
 Speedup = Callable[[float], float]  # of an AL, over decoding without drafts
-
-
-@dataclass(frozen=True, slots=True)
-class FallenCohort:
-    """A cohort whose AL fell: its share of all rounds, its AL now, and the AL before the fall."""
-
-    label: str
-    share: float
-    now: float
-    before: float
 
 
 def plain_speedup(policy: RetrainPolicy) -> Speedup:

@@ -83,9 +83,13 @@ class JobRunner:
         return jobs(self._database)
 
     def folder(self, job: JobRecord) -> Path:
-        """Return the folder of a job, with its log and, unless its values say otherwise, what it
-        makes."""
+        """Return the folder of a job, with its log."""
         return self._folder / str(job.id)
+
+    def out(self, job: JobRecord) -> Path:
+        """Return the folder for what a job makes: below its own, unless its values say
+        otherwise."""
+        return Path(job.plan.values.get(OUT) or self.folder(job) / OUT)
 
     def log_file(self, job: JobRecord) -> Path:
         """Return the file with what the command has printed."""
@@ -128,7 +132,7 @@ class JobRunner:
         if (attempt / "pid.json").exists():
             if job.started is not None:
                 spent += max(0.0, _mtime(attempt / "alive", job.started) - job.started)
-            cancel = fill(job.plan.cancel, job.plan.filled(self._out(job), job.label))
+            cancel = fill(job.plan.cancel, job.plan.filled(self.out(job), job.label))
             if cancel:
                 _run_to_end(cancel)
         starts = len([*self.folder(job).glob("start-*/start.json")])
@@ -153,9 +157,9 @@ class JobRunner:
             started=time.time(),
         )
         plan, attempt = job.plan, self._attempt(job)
-        values = plan.filled(self._out(job), job.label)
+        values = plan.filled(self.out(job), job.label)
         attempt.mkdir(parents=True, exist_ok=True)
-        self._out(job).mkdir(parents=True, exist_ok=True)
+        self.out(job).mkdir(parents=True, exist_ok=True)
         start = {
             "command": [*fill(plan.command, values), *(fill(plan.resume, values) if again else ())],
             "cancel": fill(plan.cancel, values),
@@ -194,7 +198,7 @@ class JobRunner:
         spent: float | None = None,
     ) -> JobRecord:
         """End a job for good, with the best checkpoint that it has left."""
-        places = fill(job.plan.best, job.plan.filled(self._out(job), job.label))
+        places = fill(job.plan.best, job.plan.filled(self.out(job), job.label))
         found = [place for place in places if Path(place).exists()]
         return change(
             self._database,
@@ -229,9 +233,6 @@ class JobRunner:
 
     def _attempt(self, job: JobRecord) -> Path:
         return self.folder(job) / f"start-{job.attempt}"
-
-    def _out(self, job: JobRecord) -> Path:
-        return Path(job.plan.values.get(OUT) or self.folder(job) / OUT)
 
     @contextmanager
     def _held_lock(self, job: JobRecord) -> Iterator[int | None]:

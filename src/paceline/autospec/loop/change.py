@@ -14,11 +14,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from paceline.autospec.canary import CanaryAction, advanced, begun, judge, observed
+from paceline.autospec.jobs import JobState
 from paceline.autospec.loop.corpora import held_out, made_corpus, spec_with
 from paceline.autospec.loop.journal import ChangeOrigin, ChangeRecord, ChangeStage, LoopJournal
 from paceline.autospec.loop.observe import CanaryArms, TraceFolder
 from paceline.autospec.loop.routed import routed_cohorts
-from paceline.autospec.policy import AutospecPolicy
+from paceline.autospec.loop.training import (
+    TrainingOrder,
+    WeightsTrainer,
+    network_of,
+    spec_trained,
+)
+from paceline.autospec.policy import AutospecPolicy, CorpusPolicy, TrainingPolicy
 from paceline.autospec.store import (
     ALL,
     Author,
@@ -53,13 +60,14 @@ class CohortScorer(Protocol):
 @dataclass(frozen=True, slots=True)
 class ChangeTools:
     """What changes work with. `scorer` is None where nothing is scored; `target` is what is known
-    of the target besides what versions say."""
+    of the target besides what versions say; `trainer` trains weights."""
 
     store: DrafterStore
     journal: LoopJournal
     traces: TraceFolder
     policy: AutospecPolicy
     clock: Callable[[], float]
+    trainer: WeightsTrainer
     scorer: CohortScorer | None = None
     target: TargetIdentity = UNKNOWN_TARGET
 
@@ -82,6 +90,8 @@ class ChangeStep:
         match self.change.stage:
             case ChangeStage.BUILDING:
                 self._build()
+            case ChangeStage.TRAINING:
+                self._train()
             case ChangeStage.SCORING:
                 self._score()
             case ChangeStage.LOADING:
@@ -124,14 +134,22 @@ class ChangeStep:
             tools.journal.update(change, tools.clock(), ChangeStage.SCORING)
         shutil.rmtree(self._root, ignore_errors=True)
 
+    def _registered(self, parent: DrafterVersion, made: str) -> DrafterVersion:
+        """Return the version that is `made` here, which the store knows then."""
+        tools, change = self.tools, self.change
+        version = tools.store.find(change.version)
+        if version is None:
+            why = self._author(f"{made} for {change.cohort or 'all requests'}")
+            version = tools.store.register(
+                change.version, why, parent=parent.name, target=tools.target
+            )
+        return version
+
     def _fill(self, parent: DrafterVersion) -> None:
         tools, change, store = self.tools, self.change, self.tools.store
-        version = store.find(change.version)
-        if version is None:
-            why = self._author(f"a corpus for {change.cohort or 'all requests'}")
-            version = store.register(change.version, why, parent=parent.name, target=tools.target)
+        version = self._registered(parent, "a corpus")
         if version.state is VersionState.REGISTERED:
-            known = version.target.completed(tools.target)
+            known = version.target.completed(parent.target).completed(tools.target)
             folder = made_corpus(
                 self._root,
                 change.cohort,
@@ -143,6 +161,40 @@ class ChangeStep:
             spec = spec_with(parent, store.folders(parent), folder)
             store.complete(version.name, spec, self._author("built from the cohort's answers"))
 
+    def _train(self) -> None:
+        """Have a job train the version, and put what it made into the store."""
+        tools, change = self.tools, self.change
+        try:
+            if self._is_trained(tools.store.version(change.replaces)):
+                tools.journal.update(change, tools.clock(), ChangeStage.SCORING)
+        except InvalidRequest as error:
+            self._stop(f"not trained: {error}")
+
+    def _is_trained(self, parent: DrafterVersion) -> bool:
+        """Return whether the version's weights are in the store; see that its job runs."""
+        tools, change, store = self.tools, self.change, self.tools.store
+        version, folders = self._registered(parent, "weights"), store.folders(parent)
+        if version.state is not VersionState.REGISTERED:
+            return True
+        job = tools.trainer.job(version.name)
+        if job is None:
+            known = version.target.completed(parent.target).completed(tools.target)
+            init = network_of(parent, folders, tools.policy.training.init)
+            order = TrainingOrder(version.name, change.cohort, self._answers(), known, init)
+            job = tools.trainer.start(order, tools.clock())
+        if change.progress.job is None:
+            tools.journal.update(change, tools.clock(), ChangeStage.TRAINING, job=job.id)
+            return False
+        if not job.state.is_over:
+            return False
+        if job.state is JobState.FAILED or job.checkpoint is None:
+            self._stop(f"not trained: job {job.id} {job.state}: {job.reason or 'it left nothing'}")
+            return False
+        spec = spec_trained(parent, folders, Path(job.checkpoint), tools.clock())
+        told = f"trained by job {job.id} in {job.spent:.0f} s, from {parent.name}"
+        store.complete(version.name, spec, self._author(told))
+        return True
+
     def _score(self) -> None:
         """Score the version beside the live one on answers that it has not seen."""
         tools, change = self.tools, self.change
@@ -152,7 +204,7 @@ class ChangeStep:
         names = (change.replaces, change.version)
         specs = {name: tools.store.spec(tools.store.version(name)) for name in names}
         try:
-            scores = tools.scorer(specs, held_out(self._answers(), tools.policy.corpus)[1])
+            scores = tools.scorer(specs, held_out(self._answers(), self._learning.held_out)[1])
         except PacelineError as error:  # the canary judges it all the same
             self._go_on(f"not scored: {error}")
             return
@@ -162,15 +214,16 @@ class ChangeStep:
             f"has {old[0]:.2f} ({old[1]:.2f} to {old[2]:.2f}), on answers held out"
         )
         gain = new[0] / old[0] - 1
-        least = _least_gain(change.origin, tools.policy)
+        least = self._least_gain
         with tools.store.database.transaction():
             for name, values in scores.items():
                 tools.store.add_score(name, change.cohort, *values, SCORED_ON)
             if gain < least:
-                self._stop(f"{told}: a gain of {gain:.1%}; {least:.1%} are needed")
+                self._stop(f"{told}: a gain of {gain:.1%}; {least:.1%} are needed", gain=gain)
             else:
                 straight = tools.policy.corpus.straight and new[1] > old[2]
-                self._go_on(told, straight=straight)
+                is_corpus = change.origin is not ChangeOrigin.WEIGHTS
+                self._go_on(told, straight=straight and is_corpus, gain=gain)
 
     def _load(self) -> None:
         """Wait until it is loaded; then its canary begins, or it goes live."""
@@ -202,7 +255,9 @@ class ChangeStep:
         if judgement.action is CanaryAction.ROLL_BACK:
             self._stop(why, canary=state)
         elif judgement.action is CanaryAction.PROMOTE:
-            self._go_live(why, canary=state)
+            worse = judgement.comparisons[0].worse  # of tokens per round
+            gain = change.progress.gain if worse is None else -worse
+            self._go_live(why, canary=state, gain=gain)
         elif now - state.began > policy.longest_days * DAY:
             self._stop(f"inconclusive: {why}", canary=state)
         else:
@@ -212,15 +267,13 @@ class ChangeStep:
 
     # -- what follows -----------------------------------------------------------------------------
 
-    def _go_on(self, told: str, *, straight: bool = False) -> None:
+    def _go_on(self, told: str, **found: Any) -> None:
         """Have servers load it."""
         tools, change = self.tools, self.change
         with tools.store.database.transaction():
             if tools.store.version(change.version).state is VersionState.TRAINED:
                 tools.store.promote(change.version, self._author(told), VersionState.SHADOW)
-            tools.journal.update(
-                change, tools.clock(), ChangeStage.LOADING, score=told, straight=straight
-            )
+            tools.journal.update(change, tools.clock(), ChangeStage.LOADING, score=told, **found)
 
     def _go_live(self, reason: str, **found: Any) -> None:
         tools, change = self.tools, self.change
@@ -249,8 +302,25 @@ class ChangeStep:
 
     def _answers(self) -> list[CorpusAnswer]:
         """Return the cohort's answers until the change began: the same after a kill."""
-        since = self.change.created - self.tools.policy.corpus.days * DAY
+        since = self.change.created - self._learning.days * DAY
         return self.tools.traces.answers(self.change.cohort, since, self.change.created)
+
+    @property
+    def _learning(self) -> CorpusPolicy | TrainingPolicy:
+        """What the policy says about answers that the version learns from."""
+        policy, is_trained = self.tools.policy, self.change.origin is ChangeOrigin.WEIGHTS
+        return policy.training if is_trained else policy.corpus
+
+    @property
+    def _least_gain(self) -> float:
+        """The gain of AL, as a share, without which the version is not tried. A renewal replaces
+        answers that must be forgotten: it need not gain, only not lose."""
+        match self.change.origin:
+            case ChangeOrigin.RENEWAL:
+                return -self.tools.policy.canary.guard
+            case ChangeOrigin.GROWTH:
+                return self.tools.policy.regional.gain
+        return self._learning.gain
 
     def _others(self) -> frozenset[str]:
         """Return the cohorts that have a drafter, a change or shares of their own."""
@@ -261,11 +331,3 @@ class ChangeStep:
 
     def _author(self, reason: str) -> Author:
         return Author(ACTOR, f"change {self.change.id}: {reason}")
-
-
-def _least_gain(origin: ChangeOrigin, policy: AutospecPolicy) -> float:
-    """Return the gain of a corpus, as a share, without which it is not tried. A renewal replaces
-    answers that must be forgotten: it need not gain, only not lose."""
-    if origin is ChangeOrigin.RENEWAL:
-        return -policy.canary.guard
-    return policy.regional.gain if origin is ChangeOrigin.GROWTH else policy.corpus.gain

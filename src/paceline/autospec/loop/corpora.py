@@ -19,10 +19,11 @@ LOOKING_UP = ("suffix", "hybrid")  # kinds of drafters that draft from a corpus
 
 
 def held_out(
-    answers: Sequence[CorpusAnswer], policy: CorpusPolicy
+    answers: Sequence[CorpusAnswer], share: float
 ) -> tuple[Sequence[CorpusAnswer], Sequence[CorpusAnswer]]:
-    """Return the answers that a corpus is built of, and the later ones that it is scored on."""
-    place = len(answers) - round(policy.held_out * len(answers))
+    """Return the answers that a drafter learns from, and the later ones, a `share` of all, that it
+    is scored on."""
+    place = len(answers) - round(share * len(answers))
     return answers[:place], answers[place:]
 
 
@@ -55,7 +56,7 @@ def made_corpus(
     if target.tokenizer is None:
         expected = "a version whose target is known, or --model, so that its tokenizer is"
         raise InvalidRequest("tokenizer", None, expected)
-    learnt, _ = held_out(answers, policy)
+    learnt, _ = held_out(answers, policy.held_out)
     if len(learnt) < policy.least_answers:
         raise InvalidRequest(
             "answers",

@@ -7,15 +7,11 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from paceline.autospec.drift import DriftDecision, DriftReport
+from paceline.autospec.drift import DriftDecision, DriftReport, FallenCohort
 from paceline.autospec.policy import AutospecPolicy
 from paceline.autospec.store import ALL
 
 HOUR = 3600.0
-BY_HAND = (
-    "Weights are not trained by the loop: train a drafter with `paceline train`, then "
-    "`paceline drafters add` it and `promote` it `--to canary`; the loop tries it."
-)
 
 
 class LoopAction(StrEnum):
@@ -28,19 +24,29 @@ class LoopAction(StrEnum):
     PROPOSE_ROUTES = "propose routes"
     BUILD_CORPUS = "build corpus"  # for a cohort whose acceptance fell
     RENEW_CORPUS = "renew corpus"  # of a live drafter, before it expires
+    TRAIN = "train"  # the weights of a cohort's drafter, after its corpus
     TRY = "try"  # a version that somebody pushed
     SHARE_OUT = "share out"  # a cohort's requests among live versions
 
     @property
     def begins_change(self) -> bool:
-        return self in (LoopAction.BUILD_CORPUS, LoopAction.RENEW_CORPUS, LoopAction.TRY)
+        return self in _BEGINNING
+
+
+_BEGINNING = (
+    LoopAction.BUILD_CORPUS,
+    LoopAction.RENEW_CORPUS,
+    LoopAction.TRAIN,
+    LoopAction.TRY,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class LoopDecision:
     """A decision about some cohorts; none means all. `kind` is what was found, `start` since when;
     `gain` and `cost` are in the currency of the policy, None where nothing is bought; `why_not`
-    says why nothing else is done. `version` is the one that is tried."""
+    says why nothing else is done. `version` is the one that is tried; `fallen` is the cohort's fall
+    where a corpus is built for it."""
 
     kind: str
     action: LoopAction
@@ -51,6 +57,7 @@ class LoopDecision:
     why: tuple[str, ...] = ()
     why_not: tuple[str, ...] = ()
     version: str = ""
+    fallen: FallenCohort | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
@@ -115,6 +122,7 @@ def _mended(
     """Yield what is done for each cohort that deserves another drafter: a corpus first, since it
     costs no training."""
     cost = policy.retrain.canary_hours * policy.retrain.price
+    falls = {fallen.label: fallen for fallen in report.fallen}
     gain = None if report.worth is None else report.worth.gain / len(report.cohorts)
     for cohort in report.cohorts:
         against = _obstacle(cohort, situation, policy)
@@ -130,6 +138,7 @@ def _mended(
             cost,
             report.why,
             (*why_not, *report.why_not),
+            fallen=falls.get(cohort),
         )
 
 
@@ -176,7 +185,7 @@ def _obstacle(cohort: str, situation: Situation, policy: AutospecPolicy) -> str 
         ago = (situation.now - failed) / HOUR
         return (
             f"A corpus for {cohort} was given up {ago:.1f} hours ago; the next one is built after "
-            f"{hours:g} hours. {BY_HAND}"
+            f"{hours:g} hours."
         )
     return None
 

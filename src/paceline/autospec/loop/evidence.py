@@ -34,7 +34,7 @@ class RoundSums:
 
 
 @dataclass(slots=True)
-class LiveRounds:
+class CohortRounds:
     """The rounds of a cohort: sums by drafter for each day, the earliest first. `ceiling` is γ + 1,
     the most tokens of a round."""
 
@@ -48,7 +48,7 @@ class LiveRounds:
 
 def live_rounds(
     traces: TraceFolder, since: float, until: float, names: Collection[str], day_seconds: float
-) -> dict[str, LiveRounds]:
+) -> dict[str, CohortRounds]:
     """Return what the requests of these drafters say, by cohort. Requests that chose their drafter
     themselves, were held back or ran without drafts say nothing."""
     sums: defaultdict[tuple[str, int, str], RoundSums] = defaultdict(RoundSums)
@@ -59,10 +59,10 @@ def live_rounds(
             added = RoundSums(row["rounds_sum"], row["accepted_sum"])
             sums[label, row["day"], row["drafter"]] += added
             ceilings[label] = max(ceilings[label], row["draft_bound_max"] + 1.0)
-    found: dict[str, LiveRounds] = {}
+    found: dict[str, CohortRounds] = {}
     days: dict[tuple[str, int], dict[str, RoundSums]] = {}
     for (label, day, drafter), value in sorted(sums.items()):
-        live = found.setdefault(label, LiveRounds(ceiling=ceilings[label]))
+        live = found.setdefault(label, CohortRounds(ceiling=ceilings[label]))
         if (label, day) not in days:
             days[label, day] = {}
             live.days.append(days[label, day])

@@ -29,8 +29,9 @@ def ledger_entries(journal: LoopJournal, cohorts: Collection[str]) -> list[Ledge
 def given_up(changes: Collection[ChangeRecord]) -> dict[str, float]:
     """Return when a corpus was last given up, by cohort."""
     ended: dict[str, float] = {}
+    others = (ChangeOrigin.PUSHED, ChangeOrigin.WEIGHTS)
     for change in changes:
-        stopped = change.stage is ChangeStage.STOPPED and change.origin is not ChangeOrigin.PUSHED
+        stopped = change.stage is ChangeStage.STOPPED and change.origin not in others
         if stopped and change.ended is not None:
             ended[change.cohort] = max(change.ended, ended.get(change.cohort, 0.0))
     return ended
@@ -53,10 +54,12 @@ def _swaps(
 
 
 def _trainings(change: ChangeRecord) -> Iterator[LedgerEntry]:
-    """Yield a change as a training. A corpus that was given up before its canary cost nothing, so
+    """Yield a change as a training. One that was given up before a job or a canary cost nothing, so
     it does not hold back the next attempt."""
-    tried = change.ended is None or change.progress.canary or change.stage is ChangeStage.LIVE
-    if change.origin is ChangeOrigin.DRIFT and tried:
+    progress = change.progress
+    tried = change.ended is None or progress.canary or change.stage is ChangeStage.LIVE
+    tried = tried or progress.job is not None
+    if change.origin in (ChangeOrigin.DRIFT, ChangeOrigin.WEIGHTS) and tried:
         served = frozenset({change.cohort})
         yield LedgerEntry(LedgerKind.TRAINING, change.created, served, change.ended)
 

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from paceline.autospec.canary import CanaryState
+from paceline.autospec.drift import FallenCohort
 from paceline.autospec.loop.decide import LoopAction, LoopDecision
 from paceline.autospec.loop.seen import SeenCohort
 from paceline.autospec.store import DrafterStore
@@ -25,6 +26,7 @@ class ChangeOrigin(StrEnum):
     DRIFT = "drift"  # a cohort's acceptance fell
     GROWTH = "growth"  # a cohort without a drafter of its own became a large part of the traffic
     RENEWAL = "renewal"  # a live corpus is about to expire
+    WEIGHTS = "weights"  # a corpus was not enough for a cohort whose acceptance fell
     PUSHED = "pushed"  # somebody promoted a version to canary
 
 
@@ -32,6 +34,7 @@ class ChangeStage(StrEnum):
     """How far a change has come."""
 
     BUILDING = "building"  # its corpus is built
+    TRAINING = "training"  # a job trains its weights
     SCORING = "scoring"  # it is scored on answers that were held out
     LOADING = "loading"  # it is loaded, and drafts for nobody
     CANARY = "canary"  # it drafts for a share of the requests
@@ -43,9 +46,20 @@ class ChangeStage(StrEnum):
         return self in (ChangeStage.LIVE, ChangeStage.STOPPED)
 
 
+class ChangeFall(Document):
+    """The fall of a cohort's acceptance for which a change was begun."""
+
+    share: float = about("share of all rounds that the cohort has")
+    before: float = about("AL before the fall")
+    now: float = about("AL when the change was begun")
+
+
 class ChangeProgress(Document):
     """What a change has found out so far."""
 
+    fall: ChangeFall | None = about("the fall that it is for", None)
+    gain: float | None = about("measured gain over the version that it replaces, as a share", None)
+    job: int | None = about("the job that trains its weights", None)
     canary: CanaryState | None = about("the canary under way", None)
     score: str = about("what its score said", "")
     straight: bool = about("whether it goes live without a canary", False)
@@ -161,18 +175,30 @@ class LoopJournal:
         return [SeenCohort.of(row) for row in rows]
 
     def begin(
-        self, cohort: str, origin: ChangeOrigin, replaces: str, now: float, version: str = ""
+        self,
+        cohort: str,
+        origin: ChangeOrigin,
+        replaces: str,
+        now: float,
+        version: str = "",
+        fallen: FallenCohort | None = None,
     ) -> None:
         """Begin a change, unless the cohort has one. Without a `version` it gets one by a name of
-        its own, which is built first."""
-        stage = ChangeStage.LOADING if version else ChangeStage.BUILDING
+        its own, which is built or trained first."""
+        trained = origin is ChangeOrigin.WEIGHTS
+        making = ChangeStage.TRAINING if trained else ChangeStage.BUILDING
+        stage = ChangeStage.LOADING if version else making
+        fall = None
+        if fallen is not None:
+            fall = ChangeFall(share=fallen.share, before=fallen.before, now=fallen.now)
+        progress = ChangeProgress(fall=fall).model_dump_json()
         with self._database.transaction() as connection:
             sql = "SELECT 1 FROM changes WHERE cohort = ? AND ended IS NULL"
             if connection.execute(sql, (cohort,)).fetchone():
                 return
             sql = """INSERT INTO changes(cohort, origin, version, replaces, stage, progress,
-                created, changed, reason) VALUES (?, ?, ?, ?, ?, '{}', ?, ?, '')"""
-            values = (cohort, origin, version, replaces, stage, now, now)
+                created, changed, reason) VALUES (?, ?, ?, ?, ?, ?, ?, ?, '')"""
+            values = (cohort, origin, version, replaces, stage, progress, now, now)
             number = connection.execute(sql, values).lastrowid
             if not version:
                 name = self._free_name(f"auto-{number}")

@@ -17,9 +17,11 @@ from paceline.autospec.loop.history import given_up, ledger_entries
 from paceline.autospec.loop.journal import ChangeOrigin, ChangeStage, LoopJournal
 from paceline.autospec.loop.observe import TraceFolder
 from paceline.autospec.loop.reconcile import reconcile
-from paceline.autospec.loop.routed import routed_cohorts
+from paceline.autospec.loop.routed import RoutedCohort, routed_cohorts
 from paceline.autospec.loop.routing import CohortRouting
 from paceline.autospec.loop.seen import SeenCohort, seen_cohorts
+from paceline.autospec.loop.training import WeightsTrainer
+from paceline.autospec.loop.weights import weights_cases, weights_decisions, weights_trainings
 from paceline.autospec.policy import AutospecPolicy
 from paceline.autospec.serving import ServedDrafters
 from paceline.autospec.store import (
@@ -39,18 +41,21 @@ log = logging.getLogger(__name__)
 LONGEST_WAIT = 300.0  # seconds between attempts while something is not there
 ORIGINS = {
     LoopAction.RENEW_CORPUS: ChangeOrigin.RENEWAL,
+    LoopAction.TRAIN: ChangeOrigin.WEIGHTS,
     LoopAction.TRY: ChangeOrigin.PUSHED,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class LoopSettings:
-    """How the loop decides and scores. `target` is what is known of the target besides what the
-    versions of the store say; without a `scorer` the canary alone judges."""
+    """How the loop decides, scores and trains. `target` is what is known of the target besides what
+    the versions of the store say; without a `scorer` the canary alone judges, and without `model`,
+    the target as `paceline train` takes it, no weights are trained."""
 
     policy: AutospecPolicy
     scorer: CohortScorer | None = None
     target: TargetIdentity = UNKNOWN_TARGET
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +83,11 @@ class Autospec:
         self.policy, self.clock = settings.policy, clock
         self.calendar = DriftCalendar(settings.policy.drift.day_seconds)
         self.journal = LoopJournal(store)
+        trainer = WeightsTrainer(store, settings.policy.training, settings.model)
         self._tools = ChangeTools(
-            store, self.journal, traces, settings.policy, clock, settings.scorer, settings.target
-        )
+            store, self.journal, traces, settings.policy, clock, trainer, settings.scorer,
+            settings.target,
+        )  # fmt: skip
         self._routing = CohortRouting(self._tools, self.calendar)
         self._seen = SeenHours()
 
@@ -91,8 +98,7 @@ class Autospec:
         ready = {name for name, there in self.serving.loaded().items() if there.is_ready}
         reports, seen = self._assessed()
         self._routing.update()
-        shared = [routed.decision() for routed in routed_cohorts(self.store)]
-        decisions = [*decide(self._situation(reports), self.policy), *shared]
+        decisions = self._decided(reports, routed_cohorts(self.store))
         self._note(decisions, seen)
         for change in self.journal.active():
             ChangeStep(self._tools, change, ready - refusals.keys(), refusals).take()
@@ -102,8 +108,21 @@ class Autospec:
 
     def decided(self) -> list[LoopDecision]:
         """Return what is to be done now, and do nothing."""
-        shared = [routed.decision() for routed in self._routing.favoured()]
-        return [*decide(self._situation(self._assessed()[0]), self.policy), *shared]
+        return self._decided(self._assessed()[0], self._routing.favoured())
+
+    def _decided(
+        self, reports: Sequence[DriftReport], routed: Sequence[RoutedCohort]
+    ) -> list[LoopDecision]:
+        """Return what follows from reports, those that begin a change first, and how requests are
+        shared out."""
+        now = self.clock()
+        ledger = self.calendar.stretched(weights_trainings(self.journal.changes()))
+        weights = weights_decisions(
+            weights_cases(self._tools, now), ledger, now * self.calendar.stretch, self.policy
+        )
+        decisions = [*decide(self._situation(reports), self.policy), *weights]
+        decisions.sort(key=lambda decision: not decision.action.begins_change)
+        return [*decisions, *(cohort.decision() for cohort in routed)]
 
     def _assessed(self) -> tuple[Sequence[DriftReport], Sequence[SeenCohort]]:
         """Return what drift says of all whole hours, and what is seen of each cohort."""
@@ -195,11 +214,18 @@ class Autospec:
                 if decision.action.begins_change:
                     (cohort,) = decision.cohorts
                     replaces = live.get(cohort, live.get(ALL, ""))
-                    self.journal.begin(cohort, _origin(decision), replaces, now, decision.version)
+                    origin = _origin(decision)
+                    self.journal.begin(
+                        cohort, origin, replaces, now, decision.version, decision.fallen
+                    )
 
     def _forget(self) -> None:
-        """Remove the answers in corpora that have expired or were given up, so that nobody keeps
-        what has to be forgotten."""
+        """Remove the answers in corpora that have expired or were given up, and those that were
+        trained on, so that nobody keeps what has to be forgotten."""
+        training = ChangeStage.TRAINING
+        self._tools.trainer.tidy(
+            {change.version for change in self.journal.active() if change.stage is training}
+        )
         given = {c.version for c in self.journal.changes() if c.stage is ChangeStage.STOPPED}
         for version in self.store.versions(VersionState.RETIRED):
             if version.artefacts and self._is_past(version, given):

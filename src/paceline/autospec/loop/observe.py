@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,8 @@ from paceline.autospec.loop.calendar import DriftCalendar
 from paceline.autospec.store import ALL
 from paceline.core.cohorts import PARTS, Cohort
 from paceline.core.request import FinishReason
-from paceline.dataset.traces.reader import Selection, request_tables
-from paceline.dataset.traces.records import SHARED, TOKEN_COLUMNS, RequestTrace
+from paceline.dataset.traces.reader import Selection, read_tokens, request_tables
+from paceline.dataset.traces.records import SHARED, RequestTrace
 from paceline.drafters.corpus_folder import CorpusAnswer
 
 # of a request: what drift looks at, and what a canary looks at
@@ -32,7 +33,6 @@ CANARY = (
     "held_back",
     "spec_off",
 )
-ANSWER = ("id", "time", *PARTS, "key", "scope", "expires", *TOKEN_COLUMNS)
 USUAL_DAYS = DriftCalendar()
 NAMED = "named"  # the route of a request that chose its drafter itself
 
@@ -66,7 +66,7 @@ class TraceFolder:
     def tables(self, selection: Selection, columns: Collection[str]) -> Iterator[Any]:
         """Yield Arrow tables of requests, as request_tables(); none of a server that has not
         written anything yet."""
-        if not self.folder.is_dir() or any(self.folder.iterdir()):
+        if self._is_written:
             yield from request_tables(self.folder, selection, columns)
 
     def cells(
@@ -98,10 +98,44 @@ class TraceFolder:
     def answers(self, cohort: str, since: float, until: float) -> list[CorpusAnswer]:
         """Return the answers of a cohort, of all with "", that every drafter may learn from; the
         oldest first."""
-        match = {} if cohort == ALL else {p: getattr(Cohort.parse(cohort), p) for p in PARTS}
-        wanted = Selection(since=since, until=until, cohort=match)
-        found = [answer for table in self.tables(wanted, ANSWER) for answer in _answers(table)]
+        if not self._is_written:
+            return []
+        found = [
+            CorpusAnswer(
+                trace.time,
+                trace.cohort.label,
+                trace.key,
+                trace.prompt_ids,
+                trace.output_ids,
+                trace.expires,
+            )
+            for trace in read_tokens(self.folder, _selection(cohort, since, until))
+            if trace.prompt_ids and trace.output_ids
+        ]
         return sorted(found, key=lambda answer: answer.time)
+
+    def consented(self, cohort: str, since: float, until: float) -> int:
+        """Return the number of those answers, without reading their token ids."""
+        import pyarrow.compute as compute
+
+        count = 0
+        wanted = _selection(cohort, since, until)
+        for table in self.tables(wanted, ("scope", "expires")):
+            shared = compute.equal(table["scope"], SHARED)
+            lasting = compute.fill_null(compute.greater(table["expires"], time.time()), True)
+            count += compute.sum(compute.and_(shared, lasting)).as_py() or 0
+        return count
+
+    @property
+    def _is_written(self) -> bool:
+        """Whether a server has written anything; an absent folder is an error of whoever reads."""
+        return not self.folder.is_dir() or any(self.folder.iterdir())
+
+
+def _selection(cohort: str, since: float, until: float) -> Selection:
+    """Return which requests of a cohort, of all with "", ended in between."""
+    match = {} if cohort == ALL else {p: getattr(Cohort.parse(cohort), p) for p in PARTS}
+    return Selection(since=since, until=until, cohort=match)
 
 
 def _columns(table: Any, without: Collection[str], calendar: DriftCalendar) -> RequestColumns:
@@ -149,13 +183,3 @@ def _as_columns(requests: list[RequestTrace], version: str) -> CanaryRequests:
         failed=np.array([request.finish == FinishReason.ERROR for request in requests], bool),
         valid=np.full(len(requests), nan),  # traces do not say whether an answer was valid
     )
-
-
-def _answers(table: Any) -> Iterator[CorpusAnswer]:
-    for row in table.to_pylist():
-        if row["scope"] == SHARED and row["prompt_ids"] and row["output_ids"]:
-            cohort = Cohort(*(row[part] for part in PARTS))
-            yield CorpusAnswer(
-                row["time"], cohort.label, row["key"], row["prompt_ids"], row["output_ids"],
-                row["expires"],
-            )  # fmt: skip

@@ -11,7 +11,7 @@ from paceline.autospec.live_server import match_of
 from paceline.autospec.loop.journal import ChangeRecord, ChangeStage, LoopJournal
 from paceline.autospec.loop.routed import RoutedCohort, routed_cohorts
 from paceline.autospec.server_client import WHOLE, DrafterRoutes, RouteRule
-from paceline.autospec.serving import FAILED, LEAVING, DrafterRefused, NoRoom, ServedDrafters
+from paceline.autospec.serving import FAILED, LEAVING, DrafterRefused, ServedDrafters, ServingFull
 from paceline.autospec.store import ALL, ArtefactDamaged, DrafterStore
 
 log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ def _load_missing(
             try:
                 store.check_files(store.version(name))
                 serving.load(name, spec)
-            except NoRoom as error:
+            except ServingFull as error:
                 crowded[name] = str(error)
             except (DrafterRefused, ArtefactDamaged) as error:
                 log.error("%s cannot be loaded: %s", name, error)

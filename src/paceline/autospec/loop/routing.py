@@ -15,7 +15,7 @@ from typing import Any
 from paceline.autospec.hedge import DrafterEvidence, choose_drafters
 from paceline.autospec.loop.calendar import DriftCalendar
 from paceline.autospec.loop.change import SCORED_ON, SETTLED_SECONDS, ChangeTools
-from paceline.autospec.loop.evidence import LiveRounds, live_rounds
+from paceline.autospec.loop.evidence import CohortRounds, live_rounds
 from paceline.autospec.loop.routed import RoutedCohort, routed_cohorts
 from paceline.autospec.store import ALL
 from paceline.core import PacelineError
@@ -75,7 +75,7 @@ class CohortRouting:
         moved = max(abs(routed.shares.get(n, 0.0) - before.shares.get(n, 0.0)) for n in names)
         return before if moved < self._policy.least_share else routed
 
-    def _busy(self, names: Collection[str]) -> dict[str, LiveRounds]:
+    def _busy(self, names: Collection[str]) -> dict[str, CohortRounds]:
         """Return what the requests of the cohorts with the most rounds say."""
         now = self._tools.clock()
         since = now - self._policy.days * self._calendar.day_seconds
@@ -87,7 +87,7 @@ class CohortRouting:
         return {cohort: found[cohort] for cohort in busiest[: self._policy.most_cohorts]}
 
     def _evidence(
-        self, cohort: str, rounds: LiveRounds, names: Sequence[str]
+        self, cohort: str, rounds: CohortRounds, names: Sequence[str]
     ) -> list[DrafterEvidence]:
         """Return the batches of evidence, the oldest first; each says something about two versions
         or more."""

@@ -42,7 +42,7 @@ def ratio_estimate(above: Sequence[float], below: Sequence[float]) -> Estimate |
     variance is n/(n - 1) times the sum of (above - ratio × below)², over the square of what is
     below.
     """
-    sums = moments(above, below).sum(axis=0)
+    sums = moments(above, below).sum(axis=1)
     count, total = sum(part > 0 for part in below), float(sums[R])
     if not total:
         return None

@@ -72,7 +72,8 @@ class _Held:
 
 
 class TraceWriter:
-    """Takes answers and writes them to `folder`, every `flush_seconds` or FLUSH_BYTES.
+    """Takes answers and writes them to `folder`, every `flush_seconds` (default: FLUSH_SECONDS) or
+    FLUSH_BYTES.
 
     Where the folder cannot be written, it says so once, drops what comes, and tries again every
     RETRY_SECONDS. Raises MissingPackage without pyarrow.
@@ -83,12 +84,13 @@ class TraceWriter:
         folder: Path,
         retention: Retention | None = None,
         *,
-        flush_seconds: float = FLUSH_SECONDS,
+        flush_seconds: float | None = None,
     ) -> None:
         arrow_module()
         parquet_module()
         self.folder = folder
-        self._retention, self._flush_seconds = retention or Retention(), flush_seconds
+        self._retention = retention or Retention()
+        self._flush_seconds = FLUSH_SECONDS if flush_seconds is None else flush_seconds
         self._lock = threading.Lock()
         self._waiting: deque[tuple[Make, int]] = deque()
         self._waiting_bytes = 0

@@ -31,6 +31,7 @@ class Sign(StrEnum):
 
 SIGNS = {
     "vllm#54282": Sign.LAW,
+    "vllm#55005": Sign.LAW,
     "vllm#54374": Sign.COLLAPSE,
     "vllm#52873": Sign.DEAD,
     "vllm#54360": Sign.PREFIX_HITS,

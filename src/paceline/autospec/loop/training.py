@@ -1,0 +1,223 @@
+"""Weights for a change: the answers that they learn from, the job that trains, and its spec.
+
+The set holds what users were told, so it lies in the store only while its job runs.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+from paceline.autospec.jobs import JobRecord, JobRunner, JobTemplate
+from paceline.autospec.loop.corpora import expiry, held_out
+from paceline.autospec.policy import TrainingPolicy
+from paceline.autospec.store import DrafterStore, DrafterVersion, TargetIdentity
+from paceline.autospec.store.records import CORPUS, NETWORK
+from paceline.core import InvalidRequest
+from paceline.core.cache import make_folder
+from paceline.core.cohorts import Cohort
+from paceline.core.names import local_path
+from paceline.core.spec_line import SpecLine
+from paceline.dataset.training_set import (
+    Manifest,
+    Split,
+    TrainingRow,
+    write_manifest,
+    write_shard,
+)
+from paceline.drafters.corpus_folder import CorpusAnswer
+
+SETS = "training"  # folder of the store in which sets lie while their jobs run
+PURPOSE = "weights of "  # how the purposes of these jobs begin; the version's name follows
+LONGEST_TEXT = 2048  # tokens, after which `paceline train` cuts a text
+LEAST_TOKENS = 2  # of an answer that anything can be learnt from
+SHARD_ROWS = 1000
+NETWORKS = ("dflash", "hybrid")  # kinds whose network a training goes on from
+LOOKING_UP = ("suffix", "auto")  # kinds that become a hybrid with a trained network
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingOrder:
+    """What a training is for: a version's name, the answers that it learns from, the oldest first,
+    and the drafter that it goes on from."""
+
+    version: str
+    cohort: str
+    answers: Sequence[CorpusAnswer]
+    target: TargetIdentity
+    init: Path
+
+
+class WeightsTrainer:
+    """Trains versions by jobs of a store, one job for each version. `model` is the target as
+    `paceline train` takes it; None: nobody has said it."""
+
+    def __init__(self, store: DrafterStore, policy: TrainingPolicy, model: str | None) -> None:
+        self.policy, self.model = policy, model
+        self._jobs, self._sets = JobRunner(store), store.folder / SETS
+
+    def job(self, version: str) -> JobRecord | None:
+        """Look after the job of a version, and return it; None: it has none yet."""
+        numbers = [job.id for job in self._jobs.all() if job.purpose == PURPOSE + version]
+        return self._jobs.poll(numbers[-1]) if numbers else None
+
+    def start(self, order: TrainingOrder, now: float) -> JobRecord:
+        """Write the set of a training and start its job.
+
+        Raises InvalidRequest where there are too few answers, and for a template that cannot be
+        used.
+        """
+        policy, folder = self.policy, self._sets / order.version
+        template = JobTemplate.load(policy.template or "")
+        values = {
+            "model": self.model,
+            "data": str(folder),
+            "init": str(order.init),
+            "epochs": f"{policy.epochs:g}",
+            "gpus": None if policy.gpus is None else str(policy.gpus),
+        }
+        plan = template.plan(values)
+        if not folder.exists():
+            self._sets.mkdir(exist_ok=True, mode=0o700)
+            write_answers(folder, order, policy, now + plan.seconds + plan.queue_seconds)
+        return self._jobs.start(template, PURPOSE + order.version, values)
+
+    def tidy(self, training: Collection[str]) -> None:
+        """Stop the jobs of versions that nobody trains any more, and remove the sets, and what was
+        made of them, of jobs that are over. `training` are the versions under way."""
+        needed = {*training}
+        for job in self._jobs.all():
+            version = job.purpose.removeprefix(PURPOSE)
+            if version == job.purpose or version in training:
+                continue
+            if not job.state.is_over:
+                job = self._jobs.stop(job.id, "its change is over")
+            if job.state.is_over:
+                shutil.rmtree(self._jobs.out(job), ignore_errors=True)
+            else:
+                needed.add(version)
+        if self._sets.is_dir():
+            for folder in self._sets.iterdir():  # those that a kill left unfinished among them
+                if folder.name not in needed:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_answers(folder: Path, order: TrainingOrder, policy: TrainingPolicy, until: float) -> None:
+    """Write answers as a training set, whole: the latest, which a version is scored on, are held
+    out; equal ones are there once; those that have to be forgotten before `until` are left out.
+
+    Raises InvalidRequest where too few are left.
+    """
+    rows, counts = _rows(order, policy, until)
+    later = {id(answer) for answer in held_out(order.answers, policy.held_out)[1]}
+    splits: tuple[tuple[Split, list[TrainingRow]], ...] = (
+        ("train", [row for answer, row in rows if id(answer) not in later]),
+        ("held_out", [row for answer, row in rows if id(answer) in later]),
+    )
+    if len(rows) < policy.least_answers or not all(part for _, part in splits):
+        told = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in counts.items())
+        expected = f"at least {policy.least_answers} that drafters may learn from ({told})"
+        raise InvalidRequest("answers", len(rows), expected)
+
+    def fill(hidden: Path) -> None:
+        shards = [
+            write_shard(hidden, split, index, part[start : start + SHARD_ROWS])
+            for split, part in splits
+            for index, start in enumerate(range(0, len(part), SHARD_ROWS))
+        ]
+        write_manifest(hidden, _manifest(order, counts).model_copy(update={"shards": shards}))
+
+    make_folder(folder, fill)
+
+
+def _rows(
+    order: TrainingOrder, policy: TrainingPolicy, until: float
+) -> tuple[list[tuple[CorpusAnswer, TrainingRow]], dict[str, int]]:
+    """Return the answers that a set takes with their rows, the oldest first, and why others are
+    left out. Of equal answers the latest counts, so that none that is held out is learnt."""
+    counts = dict.fromkeys(("read", "expiring", "too_long", "too_short", "alike"), 0)
+    rows: dict[str, tuple[CorpusAnswer, TrainingRow]] = {}
+    tokens = 0
+    for answer in reversed(order.answers):
+        row = _row(answer)
+        counts["read"] += 1
+        if answer.expires is not None and answer.expires <= until:
+            counts["expiring"] += 1
+        elif len(row.ids) > LONGEST_TEXT:
+            counts["too_long"] += 1
+        elif row.answer_tokens < LEAST_TOKENS:
+            counts["too_short"] += 1
+        elif row.key in rows:
+            counts["alike"] += 1
+        elif (tokens := tokens + len(row.ids)) > policy.most_tokens:
+            break
+        else:
+            rows[row.key] = answer, row
+    return [*rows.values()][::-1], counts
+
+
+def _manifest(order: TrainingOrder, counts: Mapping[str, int]) -> Manifest:
+    target = order.target
+    stated = {
+        "name": target.name,
+        "weights_sha256": target.weights,
+        "tokenizer_sha256": target.tokenizer,
+        "template": target.template,
+    }
+    app = {"description": {"name": order.cohort or "all requests"}, "sources": []}
+    return Manifest(
+        target={key: value for key, value in stated.items() if value is not None},
+        app=app,
+        user_data=True,
+        counts=dict(counts),
+    )
+
+
+def _row(answer: CorpusAnswer) -> TrainingRow:
+    """Return an answer as a row. Its sampling is not known, and nobody who trains asks for it."""
+    ids = (*answer.prompt_ids, *answer.output_ids)
+    digest = blake2b(",".join(map(str, ids)).encode(), digest_size=16).hexdigest()
+    language = Cohort.parse(answer.cohort).language
+    span = len(answer.prompt_ids), len(ids)
+    return TrainingRow(
+        ids, (span,), f"traces#{digest[:8]}", "on_task", language, "", 0.0, 0, digest
+    )
+
+
+def network_of(version: DrafterVersion, folders: Mapping[str, Path], init: str | None) -> Path:
+    """Return the drafter that a training goes on from: the version's own, or the one that the
+    policy names. Raises InvalidRequest where there is none, or the version's kind has no place for
+    one."""
+    if version.kind in NETWORKS and NETWORK in folders:
+        return folders[NETWORK]
+    if version.kind not in (*NETWORKS, *LOOKING_UP):
+        kinds = ", ".join((*NETWORKS, *LOOKING_UP))
+        raise InvalidRequest("spec", version.spec, f"a live version of a kind among {kinds}")
+    if init is None:
+        expected = (
+            f"a live version with a network to go on from, or training.init in the policy: a "
+            f"drafter's folder. {version.name} has none; `paceline train` makes one, and "
+            "`paceline drafters add` adds it"
+        )
+        raise InvalidRequest("spec", version.spec, expected)
+    path = local_path(init, "training.init")
+    if not path.is_dir():
+        raise InvalidRequest("training.init", init, "a drafter's folder")
+    return path
+
+
+def spec_trained(
+    version: DrafterVersion, folders: Mapping[str, Path], network: Path, now: float
+) -> str:
+    """Return the spec of a version with another network in place of its own. It keeps its corpus,
+    unless that has expired."""
+    line = SpecLine.parse((version.spec or "").format_map(folders))
+    options = {key: ",".join(values) for key, values in line.options.items()}
+    times = expiry(folders)
+    if times is not None and times[1] <= now:
+        options.pop(CORPUS, None)
+    kind = "dflash" if version.kind == "dflash" else "hybrid"
+    return f"{kind}:{network}" + "".join(f",{key}={value}" for key, value in options.items())

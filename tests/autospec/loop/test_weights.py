@@ -1,0 +1,288 @@
+"""Weights: trained once a corpus is over, by a job that may be killed, and tried like a corpus."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from paceline.autospec.drift import FallenCohort
+from paceline.autospec.jobs.template import TEMPLATES
+from paceline.autospec.loop import ChangeStage, LoopAction, LoopDecision
+from paceline.autospec.loop.journal import ChangeOrigin
+from paceline.autospec.policy import AutospecPolicy
+from paceline.autospec.store import TargetIdentity
+from paceline.dataset.traces.records import SHARED
+from paceline.dataset.training_set import read_rows
+from paceline.models.dflash.checkpoint import load_checkpoint
+from paceline.models.loader import identity, load_model
+from tests.autospec.jobs.running import end_all
+from tests.autospec.loop.worlds import DAY, POLICY, SHOP, Killed, Killer, World
+from tests.engine.tiny import save_tiny
+from tests.training.conftest import PROMPTS, write_set
+from tests.training.runs import config, drafter_of
+
+TRAINER = Path(__file__).with_name("trainer.py")
+FALL = FallenCohort(SHOP, 0.5, 2.4, 3.0)
+LONGEST = 60.0
+
+
+def policy(folder: Path, **changed: object) -> AutospecPolicy:
+    """Return the policy of these tests, with a quick job."""
+    notes = str(folder / "notes")
+    command = ["{python}", "-S", str(TRAINER), "{data}", "{out}", notes, "{init}"]
+    template = folder / "job.yaml"
+    template.write_text(yaml.safe_dump({"command": command, "best": ["{out}/drafter"]}))
+    training = {"template": str(template), "least_answers": 50, **changed}
+    return AutospecPolicy.read({**POLICY.model_dump(mode="json"), "training": training})
+
+
+def made_world(folder: Path, **changed: object) -> World:
+    world = World(folder, policy(folder, **changed))
+    network = folder / "network"
+    network.mkdir()
+    (network / "config.json").write_text("{}")
+    world.live("base", spec=f"dflash:{network}")
+    return world
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = made_world(tmp_path)
+    yield made
+    end_all(made.store.folder)
+    made.close()
+
+
+def given_up_corpus(world: World) -> None:
+    """Have a corpus for a fall, auto-1, be over and given up."""
+    journal, now = world.loop.journal, world.now
+    journal.begin(SHOP, ChangeOrigin.DRIFT, "base", now, fallen=FALL)
+    journal.update(journal.active()[0], now, ChangeStage.STOPPED, "it gained nothing")
+
+
+def settle(world: World, longest: float = LONGEST) -> None:
+    """Do turns until no change is under way and none begins, at the pace of the jobs."""
+    end, idle = time.monotonic() + longest, 0
+    while idle < 2:
+        world.turn()
+        active = world.loop.journal.active()
+        idle = 0 if active else idle + 1
+        if any(change.stage is ChangeStage.TRAINING for change in active):
+            time.sleep(0.1)
+        assert time.monotonic() < end, active
+
+
+def decision(world: World) -> LoopDecision:
+    (found,) = [d for d in world.loop.decided() if d.kind == "weights"]
+    return found
+
+
+def notes(world: World) -> list[dict[str, object]]:
+    file = world.folder / "notes"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def left_over(world: World) -> list[Path]:
+    """Return what is left of sets, and of what jobs made of them."""
+    store = world.store.folder
+    return [*(store / "training").iterdir(), *store.glob("jobs/*/out")]
+
+
+def test_weights_follow_a_corpus_and_keep_it(world: World) -> None:
+    world.history(shop=0.2)
+    world.answers()
+    world.al = {"base/shop": 2.4, "auto-1": 2.6, "auto-2": 3.1}
+    world.scores = {"base": 2.4, "auto-1": 2.6, "auto-2": 3.1}
+    settle(world)
+    assert world.store.live() == {"": "base", SHOP: "auto-2"}
+    version = world.store.version("auto-2")
+    assert version.spec == "hybrid:{network},corpus={corpus}" and version.parent == "auto-1"
+    assert version.artefacts["corpus"] == world.store.version("auto-1").artefacts["corpus"]
+    assert (world.store.folders(version)["network"] / "config.json").read_text() != "{}"
+    steps = [str(step.after) for step in world.store.history("auto-2")]
+    assert steps == ["registered", "trained", "shadow", "canary", "live"]
+    (note,) = notes(world)
+    assert note["rows"] == {"train": 108, "held_out": 12} and note["user_data"] is True
+    assert str(world.store.folder) in str(note["init"]), "it goes on from the live network"
+
+
+def test_what_users_were_told_is_gone_when_the_job_is_over(world: World) -> None:
+    world.answers()
+    given_up_corpus(world)
+    world.al = {"base/shop": 2.4, "auto-2": 3.1}
+    world.scores = {"base": 2.4, "auto-2": 3.1}
+    settle(world)
+    assert world.store.live()[SHOP] == "auto-2"
+    assert left_over(world) == []
+
+
+def test_a_corpus_that_won_all_back_leaves_nothing_to_train_for(world: World) -> None:
+    world.history(shop=0.2)
+    world.answers()
+    world.al = {"base/shop": 2.4, "auto-1": 3.3}
+    world.scores = {"base": 2.4, "auto-1": 3.3}
+    settle(world)
+    found = decision(world)
+    assert found.action is LoopAction.NOTHING and found.gain == 0.0
+    assert "Training would save 0.00" in found.why_not[0]
+    assert notes(world) == []
+
+
+def test_without_consent_it_says_so_and_trains_nothing(world: World) -> None:
+    given_up_corpus(world)
+    found = decision(world)
+    assert found.action is LoopAction.WAIT
+    assert "Not trained: no consented answers (0 of 50)" in found.why_not[0]
+    world.turn()
+    assert world.loop.journal.active() == []
+    world.answers()
+    assert decision(world).action is LoopAction.TRAIN
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [({"template": None}, "training.template"), ({"least_answers": 500}, "too few consented")],
+)
+def test_it_says_what_a_training_lacks(
+    changed: dict[str, object], said: str, tmp_path: Path
+) -> None:
+    world = made_world(tmp_path, **changed)
+    world.answers()
+    given_up_corpus(world)
+    assert said in decision(world).why_not[0]
+    world.close()
+
+
+def test_a_drafter_without_a_network_needs_one_to_go_on_from(tmp_path: Path) -> None:
+    world = World(tmp_path, policy(tmp_path))
+    world.live("base")
+    world.answers()
+    given_up_corpus(world)
+    assert "training.init" in decision(world).why_not[0]
+    (tmp_path / "start").mkdir()
+    world.policy = policy(tmp_path, init=str(tmp_path / "start"))
+    world.restart()
+    assert decision(world).action is LoopAction.TRAIN
+    world.close()
+
+
+def test_a_job_that_fails_ends_the_change_and_is_not_repeated(tmp_path: Path) -> None:
+    world = made_world(tmp_path)
+    (tmp_path / "job.yaml").write_text("command: ['false']\n")
+    world.answers()
+    given_up_corpus(world)
+    settle(world)
+    change = world.loop.journal.changes()[0]
+    assert change.stage is ChangeStage.STOPPED and "exit code 1" in change.reason
+    assert world.end()["states"] == {"base": "live", "auto-2": "retired"}
+    assert len(world.loop.journal.changes()) == 2
+    world.close()
+
+
+def test_a_promotion_by_hand_stops_the_job(tmp_path: Path) -> None:
+    world = made_world(tmp_path)
+    (tmp_path / "job.yaml").write_text("command: [sleep, '300']\ngrace_seconds: 1\n")
+    world.answers()
+    given_up_corpus(world)
+    world.turn()
+    world.turn()
+    world.live("other", cohort=SHOP, since_days=0.0)
+    settle(world)
+    assert "not live any more" in world.loop.journal.changes()[0].reason
+    end = time.monotonic() + LONGEST
+    while rows := world.store.database.rows("SELECT 1 FROM jobs WHERE ended IS NULL"):
+        assert time.monotonic() < end, rows
+        world.turn()
+        time.sleep(0.1)
+    (job,) = world.store.database.rows("SELECT state, stop FROM jobs")
+    assert (job["state"], job["stop"]) == ("stopped", "its change is over")
+    world.close()
+
+
+@pytest.mark.slow
+def test_the_real_trainer_goes_on_from_the_live_drafter(tmp_path: Path) -> None:
+    (tmp_path / "tiny").mkdir()
+    target = save_tiny(tmp_path / "tiny", blur=0.0, num_layers=5)
+    data = write_set(tmp_path / "set", target, PROMPTS)
+    first = drafter_of(config(target, data, tmp_path / "first", steps=4))
+    known = identity(load_model(str(target)))
+    made_for = TargetIdentity(
+        known["name"], known["weights_sha256"], known["tokenizer_sha256"], known["template"]
+    )
+    shipped = yaml.safe_load((TEMPLATES / "subprocess.yaml").read_text())
+    numbers = {"texts": 4, "micro": 2, "anchors": 8, "eval-every": 4, "threads": 1}
+    small = [part for name, n in numbers.items() for part in (f"--{name}", str(n))]
+    small += ["--dtype", "float32"]
+    template = tmp_path / "job.yaml"
+    template.write_text(yaml.safe_dump({**shipped, "command": [*shipped["command"], *small]}))
+    training = {"template": str(template), "least_answers": 10, "epochs": 12.0}
+    policy = AutospecPolicy.read({**POLICY.model_dump(mode="json"), "training": training})
+    world = World(tmp_path, policy, made_for, str(target))
+    world.live("base", spec=f"dflash:{first}")
+    rows = [*read_rows(data, "train")]
+    world.write(
+        [
+            world.request(
+                SHOP, world.now - 600 + n, 2.4, "base", scope=SHARED,
+                prompt_ids=list(row.ids[: row.spans[0][0]]),
+                output_ids=list(row.ids[row.spans[0][0] :]), expires=world.now + 14 * DAY,
+            )
+            for n, row in enumerate(rows)
+        ]
+    )  # fmt: skip
+    given_up_corpus(world)
+    world.al = {"base/shop": 2.4, "auto-2": 3.1}
+    world.scores = {"base": 2.4, "auto-2": 3.1}
+    settle(world, 240.0)
+    change = world.loop.journal.changes()[0]
+    assert change.stage is ChangeStage.LIVE, change.reason
+    version = world.store.version("auto-2")
+    assert version.spec == "dflash:{network}" and version.target == made_for
+    trained = world.store.folders(version)["network"]
+    provenance = json.loads((trained / "provenance.json").read_text())
+    assert provenance["data"]["auto-2"]["user_data"] is True
+    assert load_checkpoint(str(trained)).config == load_checkpoint(str(first)).config
+    world.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_kill_at_every_point_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(folder: Path, at: int | None) -> tuple[World, bool]:
+        folder.mkdir()
+        world, killer = made_world(folder), Killer(at)
+        world.answers()
+        given_up_corpus(world)
+        world.al = {"base/shop": 2.4, "auto-2": 3.1}
+        world.scores = {"base": 2.4, "auto-2": 3.1}
+        world.serving.killer, was_killed = killer, False
+        with killer.watching(monkeypatch):
+            try:
+                settle(world)
+            except Killed:
+                was_killed = True
+                world.restart()
+                settle(world)
+        return world, was_killed
+
+    clean, _ = run(tmp_path / "clean", None)
+    expected = clean.end()
+    clean.close()
+    assert expected["live"] == {"": "base", SHOP: "auto-2"}
+    at, was_killed = 0, True
+    while was_killed:  # how often a job is looked after is a matter of time
+        world, was_killed = run(tmp_path / str(at), at)
+        assert world.end() == expected, f"killed at {at}"
+        assert len(notes(world)) == 1, f"trained twice after a kill at {at}"
+        assert max(world.serving.loads.values()) == 1
+        assert left_over(world) == []
+        world.close()
+        at += 1
+    assert at > 30
