@@ -18,6 +18,12 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
 
+from paceline.autospec.api.answers import (
+    AutospecOverview,
+    DrafterChange,
+    PromotionBody,
+    RollbackBody,
+)
 from paceline.roofline.scenario import Prediction, StatedScenario
 from paceline.server.errors import ErrorResponse
 from paceline.server.page_answers import (
@@ -53,6 +59,10 @@ MODELS: tuple[tuple[type, JsonSchemaMode], ...] = (
     (HardwareLists, "serialization"),
     (MeasuredPoints, "serialization"),
     (TimedRun, "serialization"),
+    (AutospecOverview, "serialization"),
+    (PromotionBody, "validation"),
+    (RollbackBody, "validation"),
+    (DrafterChange, "serialization"),
 )
 FILE = Path(__file__).parent.parent / "src/paceline/web/types/api.d.ts"
 COMMAND = "python -m tools.page_types"

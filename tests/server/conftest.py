@@ -17,6 +17,7 @@ import uvloop
 from pydantic import TypeAdapter
 
 from paceline.server.app import create_app
+from paceline.server.extension import ServerExtension
 from paceline.server.run import Server, UiServer
 from paceline.server.settings import ServerSettings
 from paceline.server.sockets import bind
@@ -32,8 +33,8 @@ LONG_STREAM = {**TEXT, "max_tokens": 400, "ignore_eos": True, "stream": True}
 class Client:
     """Synchronous calls into an app on a loop of its own, without sockets."""
 
-    def __init__(self, engine: Any, settings: ServerSettings) -> None:
-        self.engine, self._app = engine, create_app(engine, settings)
+    def __init__(self, engine: Any, settings: ServerSettings, *extensions: ServerExtension) -> None:
+        self.engine, self._app = engine, create_app(engine, settings, extensions)
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
         async def go() -> httpx.Response:
@@ -67,11 +68,11 @@ async def in_process(app: Any) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @contextmanager
-def listening(engine: Any, **settings: Any) -> Iterator[Server]:
+def listening(engine: Any, *extensions: ServerExtension, **settings: Any) -> Iterator[Server]:
     """A real server on a free loopback port, its event loop on a thread."""
     options = ServerSettings(port=0, **settings)
     ready = threading.Event()
-    server = Server(engine, options, bind(options), lambda _: ready.set())
+    server = Server(engine, options, bind(options), lambda _: ready.set(), extensions)
     thread = threading.Thread(target=lambda: run_on_uvloop(server.run()))
     thread.start()
     try:

@@ -31,11 +31,13 @@ SPEEDS = {"tokens": 100, "ar_tokens_per_second": 20, "tokens_per_second": 50, "t
           "acceptance": {"alpha": 0.8}, "draft_length": 4}  # fmt: skip
 
 
-def test_a_server_has_every_tab(client: Client) -> None:
+def test_a_server_has_every_tab_but_the_one_of_a_store(client: Client) -> None:
     assert client.get("/").text.startswith("<!doctype html>")
     state = client.get("/ui/state").json()
-    assert [tab["name"] for tab in state["tabs"]] == ["calculator", "timing", "playground", "live"]
-    assert all(tab["available"] for tab in state["tabs"]) and not state["key_needed"]
+    tabs = {tab["name"]: tab["available"] for tab in state["tabs"]}
+    assert list(tabs) == ["calculator", "timing", "playground", "live", "autospec"]
+    assert [name for name, there in tabs.items() if not there] == ["autospec"]
+    assert not state["key_needed"]
     assert state["opens_on"] == "playground"
 
 

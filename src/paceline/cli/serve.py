@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
+from pydantic import Strict
 from rich.console import Console
 
 from paceline.cli import show
 from paceline.cli.loading import importing
-from paceline.cli.option import Only
+from paceline.cli.option import Argument, Only
 from paceline.cli.options import DEFAULTS, MODEL_HELP, Positional
-from paceline.core import InvalidRequest
+from paceline.core import InvalidRequest, PacelineError
 from paceline.core.document_help import about
 from paceline.core.documents import checked
 from paceline.core.garbage import collecting_paused
@@ -28,6 +29,7 @@ UI_OPTIONS = (
     "host", "port", "uds", "root_path", "ssl_certfile", "ssl_keyfile", "api_keys", "api_key_file",
     "allow_hosts", "log_level", "log_format",
 )  # fmt: skip
+StoreFolder = Annotated[Path, Strict(False), Argument(metavar="STORE")]
 log = logging.getLogger(__name__)
 
 
@@ -39,6 +41,11 @@ class ServeCommand:
     """
 
     model: Positional = about(MODEL_HELP, DEFAULTS.model)
+    autospec: StoreFolder | None = about(
+        "folder of a store of drafters, which /v1/autospec and the page's tab Autospec show; with "
+        "the admin key they promote and roll back. The store need not be there yet",
+        None,
+    )
     server: ServerSettings = ServerSettings()
     engine: EngineConfig = DEFAULTS
 
@@ -56,6 +63,7 @@ class ServeCommand:
             from paceline.server.capture import check_capture
 
             check_capture(settings)
+        store = self._store()
         sock = bind(settings)
         with sock, logging_to(level=settings.log_level, style=settings.log_format):
             with collecting_paused():
@@ -74,8 +82,26 @@ class ServeCommand:
                 from paceline.server.capture import capture_line
 
                 console.print(capture_line(settings), soft_wrap=True)
-            serve(AsyncEngine(engine), settings, sock=sock)
+            extensions = []
+            if store is not None:
+                from paceline.autospec.api import autospec_extension
+
+                console.print(store_line(store), soft_wrap=True)
+                traces = None if settings.traces is None else Path(settings.traces)
+                extensions.append(autospec_extension(store, traces))
+            serve(AsyncEngine(engine), settings, sock=sock, extensions=extensions)
         return 0
+
+    def _store(self) -> Path | None:
+        """Return the folder of the store. Raises InvalidRequest for what cannot be one."""
+        if self.autospec is None:
+            return None
+        folder = self.autospec.expanduser()
+        if "," in str(folder.absolute()):
+            raise InvalidRequest("autospec", str(folder), "a path without a comma")
+        if folder.exists() and not folder.is_dir():
+            raise InvalidRequest("autospec", str(folder), "a folder")
+        return folder
 
 
 @checked
@@ -98,6 +124,22 @@ class UiCommand:
             warn_of_open_server(settings)
             serve_ui(settings, on_ready=announce_page)
         return 0
+
+
+def store_line(folder: Path) -> str:
+    """Say in one line what the store of drafters has. Serving does not need it."""
+    from paceline.autospec.store import DrafterStore, VersionState
+    from paceline.autospec.store.database import FILE
+
+    if not (folder / FILE).is_file():
+        make = f"paceline drafters add NAME SPEC --store {folder}"
+        return f"There is no store of drafters in {folder} yet: `{make}` makes one."
+    try:
+        with DrafterStore(folder) as store:
+            versions, live = len(store.versions()), len(store.versions(VersionState.LIVE))
+    except PacelineError as error:
+        return f"Autospec: {error}"
+    return f"The store of drafters in {folder} has {versions} versions, {live} of them live."
 
 
 def sharing(settings: ServerSettings) -> str:

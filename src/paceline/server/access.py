@@ -33,6 +33,7 @@ ID_HEADER = b"x-request-id"
 LONGEST = 200  # characters of a path, and of a reason
 # what probes, scrapers and the page ask for all the time: logged at the level `debug`
 QUIET = ("/health", "/metrics", "/version", "/web/", "/ui/")
+QUIET_PATHS = ("/", "/v1/autospec")
 PLAIN = re.compile(r"[^\s\"=]+")  # values that the text log writes without quotes
 Fields = dict[str, str | int | float]
 
@@ -87,7 +88,7 @@ class RequestRecord:
             return logging.WARNING
         if self.job is not None and FinishReason.ERROR in self.job.finish_reasons:
             return logging.WARNING  # a stream that failed after its first event
-        is_quiet = self.path == "/" or self.path.startswith(QUIET)
+        is_quiet = self.path in QUIET_PATHS or self.path.startswith(QUIET)
         return logging.DEBUG if is_quiet and self.job is None else logging.INFO
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from anyio import CapacityLimiter
 from fastapi import APIRouter, FastAPI, Request, Security
 from fastapi.concurrency import run_in_threadpool
@@ -15,6 +17,7 @@ from paceline.server import errors, paths, responses, tokenising
 from paceline.server.access import RequestLog
 from paceline.server.bodies import body_route
 from paceline.server.drafters_api import add_drafters
+from paceline.server.extension import ServerExtension
 from paceline.server.gate import Gate
 from paceline.server.live import asked
 from paceline.server.messages_api.objects import MessagesError
@@ -29,20 +32,25 @@ from paceline.server.settings import ServerSettings
 from paceline.server.this_server import ThisServer
 from paceline.server.tokenising import DetokenizeRequest, TokenizeRequest
 from paceline.server.tracing import tracing_to
-from paceline.server.ui import add_ui
+from paceline.server.ui import MODEL, add_ui
 from paceline.version import __version__
 
 NAMED_TYPES: tuple[type, ...] = (AnswerChunk, errors.ErrorResponse, MessagesError)
 
 
-def create_app(async_engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
+def create_app(
+    async_engine: AsyncEngine,
+    settings: ServerSettings,
+    extensions: Sequence[ServerExtension] = (),
+) -> FastAPI:
     """Return the app that serves `async_engine`, which the caller starts and stops."""
     serving = Serving(async_engine, settings)
     # no /docs: its page would load scripts from somebody else's server
     app = FastAPI(title="Paceline", version=__version__, openapi_url=None, redirect_slashes=False)
     errors.install(app)
     paths.install(app)
-    app.add_middleware(Gate, settings=settings)
+    admin = frozenset[str]().union(*(extension.admin for extension in extensions))
+    app.add_middleware(Gate, settings=settings, admin=admin)
     app.add_middleware(RequestLog, tracing=tracing_to(settings.otlp_endpoint))
     key: list[Depends] = [Security(HTTPBearer(auto_error=False))] if settings.api_keys else []
     kept = ResponsesApi(serving)
@@ -52,11 +60,14 @@ def create_app(async_engine: AsyncEngine, settings: ServerSettings) -> FastAPI:
     _add_lookups(app, serving, kept, key)
     _add_page_data(app, serving, ThisServer(async_engine, serving.live, turn), key)
     add_drafters(app, serving)
+    for extension in extensions:
+        extension.add(app, key)
     _add_operations(app, serving)
     app.state.live = serving.live  # whoever runs the app runs its sampling
     app.state.languages = serving.callers.languages  # and has them loaded
     app.state.capture = serving.capture  # and closes it
-    add_ui(app, served=True, key_needed=bool(settings.api_keys), turn=turn)
+    offers = {MODEL, *(extension.tab for extension in extensions)}
+    add_ui(app, offers=offers, key_needed=bool(settings.api_keys), turn=turn)
     return app
 
 

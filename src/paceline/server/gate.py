@@ -39,16 +39,18 @@ JSON_TYPE = re.compile(r"\s*application/([^;]*\+)?json\s*(;|$)", re.IGNORECASE)
 
 class Gate:
     """Refuses requests for a foreign host (421), GUARDED paths without a valid API key (401), those
-    below ADMIN without the admin key (401, or 403 where the server has none), POSTs from pages that
-    may not send them (403, 415) and bodies past the bound (413). Answers what browsers ask before a
-    page's request to another origin, and strips the root path.
+    below ADMIN and those of `admin` without the admin key (401, or 403 where the server has none),
+    POSTs from pages that may not send them (403, 415) and bodies past the bound (413). Answers what
+    browsers ask before a page's request to another origin, and strips the root path.
 
     The host is checked where settings.allow_hosts names any, and on loopback without keys, where
     a web page could otherwise read everything through DNS rebinding. With a key it could not.
     """
 
-    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
-        self.app = app
+    def __init__(
+        self, app: ASGIApp, settings: ServerSettings, admin: frozenset[str] = frozenset()
+    ) -> None:
+        self.app, self.admin = app, admin
         self.keys = {name: key.key.encode() for name, key in settings.keys_by_name.items()}
         self.admin_key = settings.admin_key
         self.origins = Origins(settings.allow_origins)
@@ -94,7 +96,7 @@ class Gate:
             record.answer_headers = self.origins.headers(headers)
             if is_preflight(scope["method"], headers):
                 return self.origins.preflight(headers)
-        if path == ADMIN or path.startswith(f"{ADMIN}/"):
+        if path == ADMIN or path.startswith(f"{ADMIN}/") or path in self.admin:
             self._check_admin(bearer(headers))
             record.key = "admin"
         elif self.keys and path.startswith(GUARDED) and path not in OPEN:

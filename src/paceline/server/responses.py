@@ -371,7 +371,7 @@ MEANINGS = {
     413: "The body is too long.",
     429: "The queue is full; the header Retry-After says when to come back.",
     500: "The engine failed.",
-    503: "The server is shutting down, or its engine has stopped.",
+    503: "The server is shutting down, or its engine has stopped, or its store of drafters fails.",
 }
 EVENT = {
     "type": "string",

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 
 import uvloop
 from fastapi import FastAPI
@@ -21,6 +21,7 @@ from paceline.core.garbage import collecting_paused
 from paceline.engine.async_engine import AsyncEngine, EngineDead
 from paceline.server.app import create_app
 from paceline.server.capture import Capture
+from paceline.server.extension import ServerExtension
 from paceline.server.languages import Languages
 from paceline.server.listener import HttpServer
 from paceline.server.live import Live
@@ -39,6 +40,7 @@ def serve(
     *,
     sock: socket.socket | None = None,
     on_ready: Callable[[str], None] | None = None,
+    extensions: Sequence[ServerExtension] = (),
 ) -> None:
     """Serve until SIGINT or SIGTERM, then drain; a second signal aborts the running requests.
 
@@ -51,7 +53,7 @@ def serve(
     """
     ready = on_ready or (lambda url: print(announcement(url, settings), flush=True))
     with collecting_paused():
-        server = Server(async_engine, settings, sock or bind(settings), ready)
+        server = Server(async_engine, settings, sock or bind(settings), ready, extensions)
     warn_of_open_server(settings)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(server.run())
@@ -158,8 +160,9 @@ class Server(Listener):
         settings: ServerSettings,
         sock: socket.socket,
         on_ready: Callable[[str], None],
+        extensions: Sequence[ServerExtension] = (),
     ) -> None:
-        app = create_app(async_engine, settings)
+        app = create_app(async_engine, settings, extensions)
         # this bound is never reached: _until_written() cuts off before, and without a traceback
         graceful = math.ceil(settings.drain_timeout + 2 * LAST_WRITES)
         super().__init__(app, settings, sock, on_ready, graceful)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -43,20 +43,35 @@ from paceline.server.ui_measured import measured
 from paceline.server.ui_timing import timing
 from paceline.version import __version__
 
+MODEL, AUTOSPEC = "model", "autospec"  # what tabs need of a server
 TABS = (
-    # name, title, whether it needs a model that is being served
-    ("calculator", "Calculator", False),
-    ("timing", "Timing", False),
-    ("playground", "Playground", True),
-    ("live", "Live", True),
+    # name, title, what it needs
+    ("calculator", "Calculator", None),
+    ("timing", "Timing", None),
+    ("playground", "Playground", MODEL),
+    ("live", "Live", MODEL),
+    ("autospec", "Autospec", AUTOSPEC),
 )
-NEEDS_SERVER = {
-    "playground": "The playground talks to a model that Paceline serves, and shows which of its "
-    "tokens were drafted. This page runs without a model; start one, and open its address:",
-    "live": "Live shows what a running server measures: acceptance by position, latencies, queue. "
-    "This page runs without a model; start one, and open its address:",
-}
 START = "paceline serve --drafter auto"
+NEEDS_SERVER = {
+    # why a tab is not there, and the command that brings it
+    "playground": (
+        "The playground talks to a model that Paceline serves, and shows which of its "
+        "tokens were drafted. This page runs without a model; start one, and open its address:",
+        START,
+    ),
+    "live": (
+        "Live shows what a running server measures: acceptance by position, latencies, queue. "
+        "This page runs without a model; start one, and open its address:",
+        START,
+    ),
+    "autospec": (
+        "Autospec shows how well drafters do, cohort by cohort, what is tried in their place, and "
+        "why. This server has no store of drafters; start it with the folder of one, and with "
+        "traces, from which acceptance over time is known:",
+        f"{START} --autospec STORE --traces FOLDER",
+    ),
+}
 FOLDER = Path(__file__).parent.parent / "web"
 TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -94,19 +109,21 @@ def create_ui_app(settings: ServerSettings) -> FastAPI:
     paths.install(app)
     app.add_middleware(Gate, settings=settings)
     app.add_middleware(RequestLog)
-    add_ui(app, served=False, key_needed=bool(settings.api_keys), turn=CapacityLimiter(1))
+    add_ui(app, offers=(), key_needed=bool(settings.api_keys), turn=CapacityLimiter(1))
     return app
 
 
-def add_ui(app: FastAPI, *, served: bool, key_needed: bool, turn: CapacityLimiter) -> None:
-    """Add the page at `/`. With `served` a model is there for the playground and the live view.
-    What the page computes waits for `turn`."""
+def add_ui(
+    app: FastAPI, *, offers: Collection[str], key_needed: bool, turn: CapacityLimiter
+) -> None:
+    """Add the page at `/`. `offers` is what the server has that tabs need: a model, a store of
+    drafters. What the page computes waits for `turn`."""
     files = read_files()
-    tabs = [_tab(name, title, served or not needs) for name, title, needs in TABS]
+    tabs = [_tab(name, title, needs is None or needs in offers) for name, title, needs in TABS]
     state: PageState = {
         "version": __version__,
         "key_needed": key_needed,
-        "opens_on": "playground" if served else "calculator",
+        "opens_on": "playground" if MODEL in offers else "calculator",
         "tabs": tabs,
     }
 
@@ -133,7 +150,10 @@ def add_ui(app: FastAPI, *, served: bool, key_needed: bool, turn: CapacityLimite
 
 def _tab(name: str, title: str, available: bool) -> Tab:
     tab: Tab = {"name": name, "title": title, "available": available}
-    return tab if available else {**tab, "reason": NEEDS_SERVER[name], "command": START}
+    if available:
+        return tab
+    reason, command = NEEDS_SERVER[name]
+    return {**tab, "reason": reason, "command": command}
 
 
 @cache

@@ -79,17 +79,26 @@ class HourCells:
         drafted = requests.rounds > 0
         if not drafted.any():
             return cls()
-        hours = (requests.time[drafted] // HOUR).astype(np.int64)
-        start, end = int(hours.min()), int(hours.max()) + 1
-        place = requests.cohort[drafted] * (end - start) + hours - start
         values = summands(
             requests.accepted[drafted], requests.rounds[drafted], requests.longest[drafted]
         )
-        shape = (len(requests.cohorts), end - start)
+        times, rows = requests.time[drafted], requests.cohort[drafted]
+        return cls.summed(requests.cohorts, rows, times, values)
+
+    @classmethod
+    def summed(
+        cls, labels: Sequence[str], row: IntArray, time: FloatArray, values: FloatArray
+    ) -> HourCells:
+        """Sum values [COLUMNS, requests] by hour and by label: `row` has indices of `labels`. There
+        is a request at least."""
+        hours = (time // HOUR).astype(np.int64)
+        start, end = int(hours.min()), int(hours.max()) + 1
+        place = row * (end - start) + hours - start
+        shape = (len(labels), end - start)
         columns = [
             np.bincount(place, column, shape[0] * shape[1]).reshape(shape) for column in values
         ]
-        return cls(tuple(requests.cohorts), start, np.stack(columns))
+        return cls(tuple(labels), start, np.stack(columns))
 
     def __add__(self, other: HourCells) -> HourCells:
         """Return the sums of both; cohorts are matched by their labels."""

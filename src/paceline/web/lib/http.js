@@ -49,15 +49,18 @@ export class HttpError extends Error {
 export const isAbort = (error) => asError(error).name === "AbortError";
 
 /**
- * fetch() with the key. `path` is relative to the page ("ui/state", "v1/models").
+ * fetch() with the key, or with the admin key where that is given: nobody is asked for another
+ * then. `path` is relative to the page ("ui/state", "v1/models").
  * Throws HttpError; a stopped request throws the AbortError of fetch().
  *
  * @param {string} path
  * @param {RequestInit} options
+ * @param {string | null} adminKey
  */
-export async function request(path, options = {}) {
+export async function request(path, options = {}, adminKey = null) {
   const headers = new Headers(options.headers);
-  if (key) headers.set("Authorization", `Bearer ${key}`);
+  const sent = adminKey ?? key;
+  if (sent) headers.set("Authorization", `Bearer ${sent}`);
   let response;
   try {
     response = await fetch(new URL(path, document.baseURI), { ...options, headers });
@@ -67,7 +70,9 @@ export async function request(path, options = {}) {
   }
   if (response.ok) return response;
   const error = await refusal(response);
-  if (error.status === 401) window.dispatchEvent(new CustomEvent(KEY_NEEDED, { detail: error }));
+  if (error.status === 401 && adminKey === null) {
+    window.dispatchEvent(new CustomEvent(KEY_NEEDED, { detail: error }));
+  }
   throw error;
 }
 
@@ -88,10 +93,11 @@ export async function getJson(path) {
  * @template Answer
  * @param {string} path
  * @param {object} body
+ * @param {string | null} adminKey
  * @returns {Promise<Answer>}
  */
-export async function postJson(path, body) {
-  return (await request(path, posted(body))).json();
+export async function postJson(path, body, adminKey = null) {
+  return (await request(path, posted(body), adminKey)).json();
 }
 
 /** Return the options of a request that sends JSON. @param {object} body */

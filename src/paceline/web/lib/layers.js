@@ -5,8 +5,9 @@ import { FONT, FONT_SIZE } from "./axes.js";
 import { colour, faded } from "./colours.js";
 
 /** @import uPlot from "../vendor/uPlot.esm.js" */
-/** @import { Band, Cell, ChartData, Dot, Mark, Ruler } from "../types/page" */
+/** @import { Band, Cell, ChartData, Dot, Happening, Mark, Ruler } from "../types/page" */
 
+const HEIGHTS = 3; // of the words of happenings
 const NEAR = 14; // pixels from the pointer within which a dot shows its note
 
 /** Draw what lies under the lines. @param {uPlot} plot @param {ChartData} data */
@@ -18,8 +19,10 @@ export function drawUnderlay(plot, { cells = [], bands = [] }) {
 }
 
 /** Draw what lies over the lines. @param {uPlot} plot @param {ChartData} data */
-export function drawOverlay(plot, { rulers = [], dots = [], marks = [], cells = [] }) {
+export function drawOverlay(plot, data) {
+  const { rulers = [], dots = [], marks = [], cells = [], happenings = [] } = data;
   clipped(plot, () => {
+    happenings.forEach((happening, index) => drawHappening(plot, happening, index));
     for (const ruler of rulers) drawRuler(plot, ruler);
     for (const dot of dots) drawDot(plot, dot);
   });
@@ -155,6 +158,33 @@ function drawMark(plot, mark) {
   const y = mark.below ? top + 18 * ratio : Math.max(top - 8 * ratio, FONT_SIZE * ratio);
   ctx.fillText(mark.text, left + aside * ratio, y);
   ctx.restore();
+}
+
+/**
+ * Draw an upright line, with its words at one of several heights so that they hide each other less.
+ *
+ * @param {uPlot} plot
+ * @param {Happening} happening
+ * @param {number} index
+ */
+function drawHappening(plot, { x, text, colour: name }, index) {
+  const { ctx, bbox } = plot;
+  const ratio = devicePixelRatio;
+  const left = plot.valToPos(x, "x", true);
+  ctx.setLineDash([2 * ratio, 3 * ratio]);
+  ctx.lineWidth = 1.5 * ratio;
+  ctx.strokeStyle = ctx.fillStyle = colour(name);
+  ctx.beginPath();
+  ctx.moveTo(left, bbox.top);
+  ctx.lineTo(left, bbox.top + bbox.height);
+  ctx.stroke();
+  ctx.setLineDash([]);
+  ctx.font = `${FONT_SIZE * ratio}px ${FONT}`;
+  const wide = ctx.measureText(text).width + 4 * ratio;
+  const fits = left + wide < bbox.left + bbox.width;
+  ctx.textAlign = fits ? "left" : "right";
+  const height = bbox.top + (1 + (index % HEIGHTS)) * (FONT_SIZE + 2) * ratio;
+  ctx.fillText(text, left + (fits ? 4 : -4) * ratio, height);
 }
 
 /** @param {uPlot} plot @param {Ruler} ruler */

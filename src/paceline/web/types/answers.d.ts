@@ -11,13 +11,20 @@ import type {
   Preset as ListedPreset,
   RequestRounds,
   ShownPoint,
+  ShownVersion as Version,
   StatedAcceptance as CheckedAcceptance,
   StatedDrafter as CheckedDrafter,
   StatedScenario as CheckedScenario,
 } from "./api";
 
 export type {
+  AlCell,
+  AutospecOverview,
   BestNumbers,
+  CanaryArm,
+  CohortDrift,
+  CohortMark,
+  DrafterChange,
   DrafterAnswer,
   Evidence,
   HardwareLists,
@@ -34,6 +41,10 @@ export type {
   RecentRequests,
   ServedScenario,
   ServingFacts,
+  ShownChange,
+  ShownCohort,
+  ShownDecision,
+  ShownVersion,
   Tab,
   Throughput,
   TimedEvent,
@@ -47,6 +58,7 @@ export type AnswerMetrics = Metrics;
 export type Fits = Answer["drafters"][number]["fits"];
 export type LiveLengths = LiveRounds;
 export type MeasuredPoint = ShownPoint;
+export type DrafterState = Version["state"];
 
 /** An event of a stream: a part of the answer, or what went wrong. */
 export type ChatChunk = AnswerChunk & Partial<ErrorResponse>;

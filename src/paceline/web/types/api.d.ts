@@ -1,5 +1,13 @@
 // Written by `python -m tools.page_types` from the server's pydantic models. Do not edit.
 
+/** A cell of the matrix of versions and cohorts. */
+export interface AlCell {
+  version: string;
+  cohort: string;
+  scored: ScoredAl | null;
+  seen: SeenAl | null;
+}
+
 /** One event of a streamed answer. */
 export interface AnswerChunk {
   id: string;
@@ -36,6 +44,20 @@ export interface AssistantMessage {
   refusal: null;
   reasoning_content?: string;
   tool_calls?: CallMade[];
+}
+
+/** All that the page's tab Autospec shows. Times are in seconds since the epoch. */
+export interface AutospecOverview {
+  time: number;
+  by: "minute" | "hour" | "day";
+  loop: DecidingLoop | null;
+  cohorts: ShownCohort[];
+  versions: ShownVersion[];
+  matrix: AlCell[];
+  changes: ShownChange[];
+  decisions: ShownDecision[];
+  left_out: LeftOut;
+  traces: ReadTraces;
 }
 
 export interface BestByBatch {
@@ -119,6 +141,12 @@ export interface CalledFunction {
   name: string;
   /** A JSON object, as text. */
   arguments: string;
+}
+
+/** The requests of one side of a canary so far; tokens per round include the bonus token. */
+export interface CanaryArm {
+  requests: number;
+  tokens_per_round: number | null;
 }
 
 export interface ChatChoice {
@@ -259,6 +287,41 @@ export interface ChunkChoice {
   round?: ShownRound;
 }
 
+/**
+ * AL incl. bonus of a cohort, an item for each minute, hour or day with requests: `time` is when it
+ * began, `low` and `high` are the 95% interval, `expected` is what is usual then.
+ */
+export interface CohortCurve {
+  time: number[];
+  al: number[];
+  low: (number | null)[];
+  high: (number | null)[];
+  expected: (number | null)[];
+  requests: number[];
+}
+
+/**
+ * How the last `days` compare with what is usual: by the last turn of the loop (`by_loop`), or by
+ * the default policy where none has looked. `expected` and the relative `change` are null where the
+ * days of reference are too few; `error` is the change's standard error, where it is known.
+ */
+export interface CohortDrift {
+  by_loop: boolean;
+  reference_days: number;
+  days: number;
+  expected: number | null;
+  seen: number | null;
+  change: number | null;
+  error: number | null;
+}
+
+/** Something that happened to a cohort's drafter. */
+export interface CohortMark {
+  time: number;
+  kind: "live" | "tried" | "stopped";
+  version: string;
+}
+
 export interface CommittedToken {
   id: number;
   text: string;
@@ -290,6 +353,13 @@ export interface Curve {
 
 /** Says why a round verified fewer draft tokens than its request had asked for. */
 export type CutReason = "prompt" | "off" | "held back" | "failed" | "room" | "context" | "drafter" | "grammar" | "cost" | "rest";
+
+/** The process that decides for the store, and has servers do what it says. */
+export interface DecidingLoop {
+  purpose: string;
+  host: string;
+  since: number;
+}
 
 /** The device, and how many of them the deployment has. */
 export interface Device {
@@ -335,6 +405,17 @@ export interface DrafterAnswer {
   heat_map: HeatMap;
   commits: number[];
   flags: { [key: string]: LaunchLine };
+}
+
+/**
+ * What has changed in the store: the cohort's live version, and those that were retired for it.
+ * `loop` has servers follow; without one they do not.
+ */
+export interface DrafterChange {
+  cohort: string | null;
+  live: string | null;
+  retired: string[];
+  loop: DecidingLoop | null;
 }
 
 export interface ErrorDetail {
@@ -455,6 +536,15 @@ export interface Latency {
 export interface LaunchLine {
   command: string | null;
   missing: string | null;
+}
+
+/** How many more there are; `columns` are versions that the matrix leaves out. */
+export interface LeftOut {
+  cohorts: number;
+  versions: number;
+  columns: number;
+  changes: number;
+  decisions: number;
 }
 
 /** Hardware with bytes, bytes per second, and FLOP/s by number format. */
@@ -711,6 +801,21 @@ export interface Preset {
   scenario: { [key: string]: unknown };
 }
 
+/** A version and where it goes. */
+export interface PromotionBody {
+  /** The version's name. */
+  name: string;
+  /** The state that it gets; null: the next one. */
+  to?: "scored" | "shadow" | "canary" | "live" | null;
+  /**
+   * With `live`: the cohort that it serves, `model|app|language|region`; "" is all requests that no
+   * other cohort matches.
+   */
+  cohort?: string;
+  /** Why; it is kept in the history. */
+  reason?: string;
+}
+
 export interface PromptTokensDetails {
   cached_tokens: number;
 }
@@ -736,6 +841,16 @@ export interface Quantiles {
   p50: number;
   p90: number;
   p99: number;
+}
+
+/**
+ * How far the traces were read: `none` where the server writes none, `reading` while that lasts,
+ * `failed` with a `message`; `until` is the time up to which requests are counted.
+ */
+export interface ReadTraces {
+  state: "none" | "reading" | "read" | "failed";
+  until: number | null;
+  message: string | null;
 }
 
 /**
@@ -766,9 +881,32 @@ export interface RequestRounds {
   choices: ExplainedChoice[];
 }
 
+/** A cohort that gets back the version that it had before. */
+export interface RollbackBody {
+  /** `model|app|language|region`; "" is all requests that no other cohort matches. */
+  cohort?: string;
+  /**
+   * The version that comes back. If another one would, the rollback is refused: somebody was
+   * faster. Null takes any.
+   */
+  name?: string | null;
+  /** Why; it is kept in the history. */
+  reason?: string;
+}
+
 export interface RoundToken {
   id: number;
   text: string;
+}
+
+/** AL incl. bonus with its 95% interval, as a version was scored on a cohort's answers. */
+export interface ScoredAl {
+  al: number;
+  low: number;
+  high: number;
+  rounds: number;
+  time: number;
+  source: string;
 }
 
 /** Sums up what Live has seen of a drafter: `acceptance_length` includes the bonus token. */
@@ -776,6 +914,18 @@ export interface SeenAcceptance {
   rounds: number;
   acceptance_length: number;
   draft_length: number;
+}
+
+/**
+ * What a version did for a cohort's requests in the last week; `speedup` is over decoding without
+ * drafts, by the server's cost table.
+ */
+export interface SeenAl {
+  al: number;
+  low: number | null;
+  high: number | null;
+  requests: number;
+  speedup: number | null;
 }
 
 /** States acceptance as a scenario does: `alpha`, or `al` at a draft length. */
@@ -839,6 +989,68 @@ export interface ServingFacts {
 }
 
 /**
+ * An attempt to replace a cohort's drafter; `percent` of its requests get the new one, and `hold`
+ * is what the canary still lacks.
+ */
+export interface ShownChange {
+  id: number;
+  cohort: string;
+  origin: "drift" | "growth" | "renewal" | "weights" | "pushed";
+  version: string;
+  replaces: string;
+  stage: "building" | "training" | "scoring" | "loading" | "canary" | "live" | "stopped";
+  percent: number;
+  score: string;
+  hold: string[];
+  new: CanaryArm | null;
+  old: CanaryArm | null;
+  created: number;
+  changed: number;
+  ended: number | null;
+  reason: string;
+}
+
+/**
+ * A cohort, `model|app|language|region`; "" stands for all requests. `live` drafts for it, by
+ * itself if `is_own`; with `shares` its requests are shared out among versions, for the reason in
+ * `shared_because`. A rollback is possible where `has_rollback`, and brings `back` a version, or
+ * with null ends the cohort's own service. `requests` and `share` (of rounds) are of the last week.
+ */
+export interface ShownCohort {
+  cohort: string;
+  live: string | null;
+  is_own: boolean;
+  shares: { [key: string]: number };
+  shared_because: string;
+  has_rollback: boolean;
+  back: string | null;
+  requests: number;
+  share: number;
+  curve: CohortCurve | null;
+  drift: CohortDrift | null;
+  marks: CohortMark[];
+}
+
+/**
+ * What was decided, and why nothing else; `gain` and `cost` are in the currency of the policy, null
+ * where nothing is bought. It was made first when `noted`, last when `seen`.
+ */
+export interface ShownDecision {
+  id: number;
+  kind: string;
+  action: string;
+  cohorts: string[];
+  start: number;
+  gain: number | null;
+  cost: number | null;
+  why: string[];
+  why_not: string[];
+  noted: number;
+  seen: number;
+  ended: number | null;
+}
+
+/**
  * A measured speedup over AR. `acceptance_length` includes the bonus token; `draft_length` and
  * `batch` are null where they differ within it.
  */
@@ -888,6 +1100,27 @@ export interface ShownRound {
   verified_tokens: RoundToken[];
   forced_places: number[];
   committed_tokens: CommittedToken[];
+}
+
+/**
+ * A version of a drafter. `lineage` has its ancestors, its parent first; `goals` are the states
+ * that it can be promoted to; `changed`, `actor` and `reason` are of its last step.
+ */
+export interface ShownVersion {
+  name: string;
+  state: "registered" | "trained" | "scored" | "shadow" | "canary" | "live" | "retired";
+  serves: string[];
+  kind: string | null;
+  spec: string | null;
+  checksum: string | null;
+  target: string | null;
+  lineage: string[];
+  created: number;
+  note: string;
+  goals: ("scored" | "shadow" | "canary" | "live")[];
+  changed: number;
+  actor: string;
+  reason: string;
 }
 
 /** The object that a request may give as `speculative`. */

@@ -116,6 +116,14 @@ export interface Dot {
 /** A dashed level, or the line y = slope · x. */
 export type Ruler = { y: number; text: string } | { slope: number; text: string };
 
+/** Something that happened at x: an upright line with words. */
+export interface Happening {
+  x: number;
+  text: string;
+  /** A CSS variable such as "--good". */
+  colour: string;
+}
+
 /** Fills the rectangle of one unit around (x, y) with a colour, or hatches it. */
 export interface Cell {
   x: number;
@@ -147,4 +155,5 @@ export interface ChartData {
   cells?: Cell[];
   ramp?: Ramp;
   bands?: Band[];
+  happenings?: Happening[];
 }
