@@ -57,6 +57,7 @@ drift:
   covered: 0.6
 retrain: {cool_down_days: 0, per_week: 50, gpu_hours_per_day: 1000}
 regional: {share: 0.35}
+training: {template: null}
 corpus: {days: 0.0016, least_answers: 20, retry_hours: 0.01}
 canary:
   steps: [20, 50, 100]
