@@ -11,6 +11,7 @@ import pytest
 
 from paceline.autospec.loop import rollback
 from paceline.autospec.serving import ServedVersion, ServingFull
+from paceline.core import InvalidRequest
 from tests.autospec.loop.worlds import ME, FakeServing, World
 
 
