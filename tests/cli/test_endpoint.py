@@ -160,6 +160,17 @@ def test_a_kill_leaves_nothing_behind(written: Written) -> None:
         assert comes_true(lambda: written.pids() == [])
 
 
+def test_down_ends_what_a_kill_has_left(tmp_path: Path) -> None:
+    written = Written(tmp_path, times={"alone": None})
+    with written.up() as process:
+        ready(process)
+        process.kill()
+        process.wait()
+        assert len(written.pids()) >= 3
+        assert main(["endpoint", "down", str(written.file), "--grace", "0"]) == 0
+        assert written.pids() == []
+
+
 def test_after_a_kill_it_is_found_and_what_has_ended_starts_again(tmp_path: Path) -> None:
     written = Written(tmp_path, times={"alone": 8.0})
     with written.up() as process:
