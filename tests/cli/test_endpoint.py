@@ -76,7 +76,7 @@ class Written:
         listed = subprocess.run(
             ["ps", "-e", "-ww", "-o", "pid=,args="], capture_output=True, text=True, check=True
         )
-        own = (str(self.folder), *(f"--port {port}" for port in self.ports))
+        own = (f"{self.folder}/", *(f"--port {port}" for port in self.ports))
         rows = (line.split(maxsplit=1) for line in listed.stdout.splitlines())
         return [int(pid) for pid, args in rows if any(word in args for word in own)]
 
@@ -130,6 +130,27 @@ def test_it_is_started_looked_at_and_ended(
         assert status(written, capsys)[0] == 1
 
 
+def test_autospec_run_starts_the_live_version_of_its_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written = Written(tmp_path, drafter=None)
+    store, traces = str(tmp_path / "store"), tmp_path / "traces"
+    traces.mkdir()
+    assert main(["drafters", "add", "app-1", "ngram", "--store", store]) == 0
+    assert main(["drafters", "promote", "app-1", "--to", "live", "--store", store]) == 0
+    autospec = ["autospec", "run", store, "--traces", str(traces), "--once"]
+    assert main([*autospec, "--endpoint", str(written.file)]) == 1
+    assert "no endpoint was started in" in capsys.readouterr().err
+    with written.up() as process:
+        assert "no replica yet" in ready(process)[-1]
+        assert status(written, capsys)[0] == 1
+        assert main([*autospec, "--endpoint", str(written.file), "--dry-run"]) == 0
+        assert "would tell the server: load app-1 (ngram)" in capsys.readouterr().out
+        assert main([*autospec, "--endpoint", str(written.file)]) == 0
+        assert Asker(written.listen).drafter() == "app-1"
+        assert main([*autospec, "--endpoint", str(written.file), "--server", "http://x"]) == 2
+
+
 def test_a_kill_leaves_nothing_behind(written: Written) -> None:
     with written.up() as process:
         ready(process)
@@ -137,6 +158,17 @@ def test_a_kill_leaves_nothing_behind(written: Written) -> None:
         process.kill()
         assert Asker(written.listen).drafter() == "app-1"  # it serves on for a while
         assert comes_true(lambda: written.pids() == [])
+
+
+def test_down_ends_what_a_kill_has_left(tmp_path: Path) -> None:
+    written = Written(tmp_path, times={"alone": None})
+    with written.up() as process:
+        ready(process)
+        process.kill()
+        process.wait()
+        assert len(written.pids()) >= 3
+        assert main(["endpoint", "down", str(written.file), "--grace", "0"]) == 0
+        assert written.pids() == []
 
 
 def test_after_a_kill_it_is_found_and_what_has_ended_starts_again(tmp_path: Path) -> None:
