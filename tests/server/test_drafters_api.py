@@ -453,9 +453,10 @@ def test_swaps_of_the_shipped_drafter_change_no_token_of_the_real_model() -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_memory_is_flat_over_two_hundred_swaps_under_load(tmp_path: Path) -> None:
-    """Each drafter takes 15 MB, and each swap waits until the one before has left."""
-    wide = {"intermediate_size": 20_000}
+    """Each drafter takes 5 MB, and each swap waits until the one before has left."""
+    wide = {"intermediate_size": 6_000}
     folders = [write_drafter(tmp_path / str(seed), seed=seed, **wide) for seed in (1, 2)]
     specs = [f"dflash:{folders[0]}", f"hybrid:{folders[1]}", f"hybrid:{folders[0]}"]
     memory: list[float] = []
@@ -480,7 +481,8 @@ def test_memory_is_flat_over_two_hundred_swaps_under_load(tmp_path: Path) -> Non
                 while len(engine.versions.list()) > 1:
                     await asyncio.sleep(0.002)
                 assert (await http.get("/metrics")).status_code == 200
-                gc.collect()
+                if number % 20 == 0:
+                    gc.collect()
                 memory.append(megabytes())
                 sizes.append(held_by(engine.engine))
             done.set()
