@@ -18,7 +18,7 @@ GROUPS = {
     "measure": ("bench", "explain", "profile", "traces"),
     "drafters": ("synth", "train", "evaluate", "drafter", "drafters", "corpus", "autospec"),
     "predict": ("predict", "mock", "roofline"),
-    "other engines": ("audit", "doctor", "engine", "tune"),
+    "other engines": ("audit", "doctor", "endpoint", "engine", "tune"),
 }
 # Of each command: the page of docs/ that describes it, and command lines to start from.
 PAGES = {
@@ -28,7 +28,7 @@ PAGES = {
     "predict": "predicting.md", "mock": "mocking.md",
     "roofline": "predicting.md", "engine": "engines.md", "doctor": "evaluation.md",
     "audit": "audit.md", "tune": "tune.md", "traces": "autospec.md", "autospec": "autospec.md",
-    "corpus": "autospec.md",
+    "corpus": "autospec.md", "endpoint": "endpoint.md",
 }  # fmt: skip
 EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "serve": (
@@ -118,6 +118,9 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     ),
     "corpus merge": ("paceline corpus merge corpora/all replica-1/v3 replica-2/v5",),
     "corpus show": ("paceline corpus show corpora/shop",),
+    "endpoint up": ("paceline endpoint up endpoint.yaml",),
+    "endpoint status": ("paceline endpoint status endpoint.yaml",),
+    "endpoint down": ("paceline endpoint down endpoint.yaml",),
     "engine up": (
         "paceline engine up vllm Qwen/Qwen3-8B --drafter runs/mine/drafter",
         "paceline engine up sglang Qwen/Qwen3-8B --drafter runs/mine/drafter --dry-run",
