@@ -14,7 +14,7 @@ import pytest
 
 import paceline.__main__
 from paceline import __version__
-from paceline.cli import COMMANDS, JOBS, build_parser, help, main, options, parse
+from paceline.cli import COMMANDS, JOBS, build_parser, help, main, options, parse, with_job
 from paceline.cli.option import options_of, parse_bytes
 from paceline.cli.serve import ServeCommand
 from paceline.core import InvalidRequest
@@ -238,9 +238,10 @@ def test_help_has_examples_that_work_and_pages_that_exist() -> None:
     for name, lines in help.EXAMPLES.items():
         for line in lines:
             (command,) = [part for part in re.split("[|>]", line) if "paceline" in part]
-            words = shlex.split(command)
-            assert words[: len(name.split()) + 1] == ["paceline", *name.split()]
-            build_parser().parse_args(words[1:])
+            program, *words = shlex.split(command)
+            words = [*with_job(words)]
+            assert [program, *words[: len(name.split())]] == ["paceline", *name.split()]
+            build_parser().parse_args(words)
     assert [page for page in help.PAGES.values() if not (ROOT / "docs" / page).is_file()] == []
 
 

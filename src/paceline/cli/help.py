@@ -100,10 +100,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "paceline autospec run ./store --traces ./traces --server http://127.0.0.1:8000 --dry-run",
     ),
     "autospec status": ("paceline autospec status ./store",),
-    "autospec explain": (
-        "paceline autospec explain ./store",
-        "paceline autospec explain ./store 'smollm2-135m|shop|de|none'",
-    ),
+    "autospec explain": ("paceline autospec explain ./store --limit 3",),
     "autospec simulate": (
         "paceline autospec simulate --event season",
         "paceline autospec simulate --event drop --size 0.1 --runs 200 --policy policy.yaml",
