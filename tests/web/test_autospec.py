@@ -89,6 +89,8 @@ def test_cohorts_have_curves_with_season_and_marks(world: World, open_page: Open
             arg=CHAT,
         )
         assert page.evaluate("location.hash") == "#autospec?by=day"
+        page.click('button:text-is("3 hours, by minute")')
+        chat.locator('th:text-is("minutes ago")').wait_for()
 
 
 def test_the_matrix_says_in_words_what_it_colours(world: World, open_page: Open) -> None:

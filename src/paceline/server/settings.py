@@ -75,8 +75,8 @@ class ServerSettings:
     """file with an API key on each line, as `NAME KEY`, `NAME KEY tokens=own` or `KEY`; the log
     names the key of each request. Lines that begin with # are comments"""
     admin_key: Annotated[str | None, PlainValidator(_check_key), Flag(metavar="KEY")] = None
-    """key that those send who load, route and retire drafters (/v1/drafters); set
-    PACELINE_ADMIN_KEY instead (default: none, and nobody may)"""
+    """key that those send who load, route and retire drafters (/v1/drafters), and who promote and
+    roll back with --autospec; set PACELINE_ADMIN_KEY instead (default: none, and nobody may)"""
     served_model_names: Annotated[Names, Flag("served-model-name", "NAME")] = ()
     """name that requests use; repeat it for several (default: the model's own)"""
     spec_metrics: Annotated[str, OneOf(("none", "summary", "detailed"))] = "summary"

@@ -29,8 +29,11 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def told(world: World, by: Any = "hour") -> Any:
     """Return what the page is told, which has the form that it says."""
-    traffic = TracedTraffic().read_on(world.folder / "traces", world.now)
-    seen: Any = overview(world.folder / "store", traffic, by)
+    traces = world.folder / "traces"
+    traffic = shown = TracedTraffic().read_on(traces, world.now)
+    if by == "minute":
+        shown = TracedTraffic.by_minute().read_on(traces, world.now)
+    seen: Any = overview(world.folder / "store", traffic, shown, by)
     body = {**seen, "traces": {"state": "read", "until": traffic.until, "message": None}}
     check_body(json.loads(json.dumps(body, allow_nan=False)), AutospecOverview)
     return seen
@@ -95,6 +98,19 @@ def test_a_cohort_that_fell_stands_beside_its_season(world: World) -> None:
     assert daily["al"][-2] == pytest.approx(2.4, abs=0.2)
     assert daily["expected"][-2] == pytest.approx(3.0, abs=0.1)
     assert cohort(hours, "")["curve"] is not None and cohort(hours, "")["drift"] is None
+
+
+def test_by_the_minute_a_curve_shows_what_just_happened(world: World) -> None:
+    world.live("base")
+    world.history(days=20)
+    ages = [60 * n + 5 for n in range(60)]
+    world.write([world.request(SHOP, world.now - age, 2.0, "base") for age in ages])
+    shown = told(world, "minute")
+    curve = cohort(shown, SHOP)["curve"]
+    assert shown["by"] == "minute" and 60 <= len(curve["time"]) <= 75
+    assert curve["time"][-1] == pytest.approx(world.now, abs=70)
+    assert curve["expected"][-1] == pytest.approx(3.0, abs=0.3)
+    assert cohort(shown, SHOP)["requests"] > 500, "of the last week"
 
 
 def test_a_short_reference_is_said_and_not_drawn(world: World) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline.autospec.api.traced import MOST_ROWS, TracedHours, TracedTraffic, row_label
+from paceline.autospec.api.traced import MOST_ROWS, TracedSums, TracedTraffic, row_label
 from paceline.autospec.drift.cells import HOUR
 from paceline.autospec.sums import N, R, T, ratio_of
 from paceline.core import InvalidRequest
@@ -24,7 +24,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     world.close()
 
 
-def totals(hours: TracedHours) -> dict[str, float]:
+def totals(hours: TracedSums) -> dict[str, float]:
     """Return the requests of each cohort and drafter."""
     counts = hours.al.sums[N].sum(1)
     return dict(zip(hours.al.cohorts, counts.tolist(), strict=True))
@@ -92,8 +92,20 @@ def test_what_is_kept_is_bounded(world: World) -> None:
     cohorts = [Cohort("tiny", f"app-{number}").label for number in range(MOST_ROWS + 30)]
     requests = [world.request(cohort, at, 3.0, "base") for cohort in cohorts]
     requests += [world.request(cohorts[-1], at, 3.0, "base")]
-    seen = TracedHours()
+    seen = TracedSums()
     world.write(requests)
-    seen = seen.with_hours(world.folder / "traces", int(world.now // HOUR) + 1, world.now)
+    seen = seen.with_cells(world.folder / "traces", int(world.now // HOUR) + 1, world.now)
     assert len(seen.al.cohorts) == MOST_ROWS
     assert totals(seen)[row_label(cohorts[-1], "base")] == 2, "the largest stay"
+
+
+def test_by_the_minute_the_last_hours_are_read(world: World) -> None:
+    ages = (30, 90, 91, 3600, 3 * 3600 + 120)
+    world.write([world.request(SHOP, world.now - age, 3.0, "base") for age in ages])
+    seen = TracedTraffic.by_minute()
+    for step in range(3):
+        seen = seen.read_on(world.folder / "traces", world.now + 60 * step)
+    cells = seen.whole.by_cohort()
+    minutes = {cells.start + int(n) for n in cells.sums[N].sum(0).nonzero()[0]}
+    assert minutes == {int((world.now - age) // 60) for age in ages[:4]}
+    assert cells.sums[N].sum() == 4, "the fifth is too old"

@@ -11,7 +11,7 @@ from paceline.core.documents import Document
 
 LONGEST_TEXT = 500  # characters
 State = Literal["registered", "trained", "scored", "shadow", "canary", "live", "retired"]
-By = Literal["hour", "day"]
+By = Literal["minute", "hour", "day"]
 Goal = Literal["scored", "shadow", "canary", "live"]
 Text = Annotated[str, Field(max_length=LONGEST_TEXT)]
 
@@ -34,8 +34,8 @@ class ReadTraces(TypedDict):
 
 
 class CohortCurve(TypedDict):
-    """AL incl. bonus of a cohort, an item for each hour or day with requests: `time` is when it
-    began, `low` and `high` are the 95% interval, `expected` is what is usual for these hours."""
+    """AL incl. bonus of a cohort, an item for each minute, hour or day with requests: `time` is
+    when it began, `low` and `high` are the 95% interval, `expected` is what is usual then."""
 
     time: list[float]
     al: list[float]

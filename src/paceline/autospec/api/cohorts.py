@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.autospec.api.answers import CohortDrift, CohortMark, ShownCohort
-from paceline.autospec.api.curves import SPANS, CohortCurves
+from paceline.autospec.api.curves import CohortCurves
 from paceline.autospec.loop.journal import ChangeRecord, ChangeStage, LoopJournal
 from paceline.autospec.loop.routed import RoutedCohort, routed_cohorts
 from paceline.autospec.loop.seen import SeenCohort
@@ -15,7 +15,6 @@ from paceline.autospec.store import ALL, DrafterStore
 
 MOST_COHORTS = 20
 MOST_MARKS = 12  # the latest of a cohort
-HOUR = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,8 @@ class CohortBook:
     def _marks(self, cohort: str) -> Iterator[CohortMark]:
         """Yield what happened to a cohort's drafter since its curve begins. One without services of
         its own has those of all requests."""
-        since = (self.curves.now - SPANS[self.curves.by][1]) * HOUR
+        span = self.curves.span
+        since = self.curves.end * span.unit - span.seconds
         own = any(service["cohort"] == cohort for service in self.services)
         whose = cohort if own else ALL
         for service in self.services:

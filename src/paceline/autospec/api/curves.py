@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.autospec.api.answers import CohortCurve, CohortDrift
-from paceline.autospec.api.traced import TracedTraffic
+from paceline.autospec.api.answers import By, CohortCurve, CohortDrift
+from paceline.autospec.api.traced import KEPT_MINUTES, MINUTE, TracedTraffic
 from paceline.autospec.drift import HourCells, Ledger
 from paceline.autospec.drift.cells import HOUR
 from paceline.autospec.drift.evidence import DriftEvidence, gather
@@ -20,17 +20,43 @@ from paceline.autospec.sums import FloatArray, IntArray, N, R, divide, ratio_of,
 
 WEEK = 7 * 24
 Z95 = 1.96
-SPANS = {"hour": (1, WEEK), "day": (24, 60 * 24)}  # hours of a point, and of a curve
 PLACES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class CohortCurves:
-    """The curves of the cohorts of some cells. `evidence` has the drift of `cohorts`, its rows."""
+class CurveSpan:
+    """How much of the past a curve shows: so many cells of `unit` seconds, `width` in a point."""
 
-    cells: HourCells
+    unit: float
+    width: int
+    cells: int
+
+    @property
+    def seconds(self) -> float:
+        return self.unit * self.cells
+
+
+SPANS: Mapping[By, CurveSpan] = {
+    "minute": CurveSpan(MINUTE, 1, KEPT_MINUTES),
+    "hour": CurveSpan(HOUR, 1, WEEK),
+    "day": CurveSpan(HOUR, 24, 60 * 24),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CohortCurves:
+    """The curves of cohorts.
+
+    hours     their sums by hour, until the hour `now`
+    cells     the sums that the curves show, until the cell `end`
+    evidence  the drift of `cohorts`, its rows
+    """
+
+    hours: HourCells
     now: int
-    by: str
+    span: CurveSpan
+    cells: HourCells
+    end: int
     cohorts: Mapping[str, int]
     evidence: DriftEvidence | None
 
@@ -38,39 +64,43 @@ class CohortCurves:
     def of(
         cls,
         traffic: TracedTraffic,
+        shown: TracedTraffic,
         without: frozenset[str],
         ledger: Ledger,
-        by: str,
+        span: CurveSpan,
         policy: DriftPolicy,
     ) -> CohortCurves:
-        """Make the curves of all cohorts, without the requests of some drafters."""
+        """Make the curves of all cohorts, without the requests of some drafters: those of the
+        traffic that is `shown`, beside what the traffic by hour says is usual."""
         over = traffic.over.by_cohort(without)
         evidence = None
         if over.cohorts:
             begins = ledger.begins(over.cohorts)
             evidence = gather(over, begins, traffic.over.until, policy)
         rows = {cohort: row for row, cohort in enumerate(over.cohorts)}
-        return cls(traffic.whole.by_cohort(without), traffic.whole.until, by, rows, evidence)
+        hours, cells = traffic.whole.by_cohort(without), shown.whole.by_cohort(without)
+        return cls(hours, traffic.whole.until, span, cells, shown.whole.until, rows, evidence)
 
     @property
     def sizes(self) -> dict[str, tuple[int, float]]:
         """Requests and rounds of each cohort in the last week."""
-        week = self.cells.between(self.now - WEEK, self.now)
+        week = self.hours.between(self.now - WEEK, self.now)
         requests, rounds = week[N].sum(1), week[R].sum(1)
         return {
             cohort: (int(requests[row]), float(rounds[row]))
-            for row, cohort in enumerate(self.cells.cohorts)
+            for row, cohort in enumerate(self.hours.cohorts)
         }
 
     def curve(self, cohort: str) -> CohortCurve | None:
         """Return the curve of a cohort, of all requests together with "". None where no request of
         it was drafted for."""
-        width, span = SPANS[self.by]
-        end = -(-self.now // width) * width  # days are those of UTC
-        hours = np.arange(end - span, end)
-        sums = self._sums(cohort, end - span, end)
+        width, unit = self.span.width, self.span.unit
+        end = -(-self.end // width) * width  # days are those of UTC
+        first = end - self.span.cells
+        sums = self._sums(cohort, first, end)
         if sums is None or not sums[R].any():
             return None
+        hours = (np.arange(first, end) * unit // HOUR).astype(np.int64)
         expected = self._expected(cohort, hours)
         usual = divide((expected * sums[R]).reshape(-1, width).sum(1), _binned(sums, width)[R])
         points = _binned(sums, width)
@@ -78,7 +108,7 @@ class CohortCurves:
         error = _error(points, value)
         shown = np.flatnonzero(points[R] > 0)
         return {
-            "time": [float(hours[0] + width * point) * HOUR for point in shown.tolist()],
+            "time": [(first + width * point) * unit for point in shown.tolist()],
             "al": [_number(number) or 1.0 for number in value[shown]],
             "low": [_number(number) for number in np.maximum(1.0, value - Z95 * error)[shown]],
             "high": [_number(number) for number in (value + Z95 * error)[shown]],

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 from paceline.autospec.api.answers import AlCell, ScoredAl, SeenAl
 from paceline.autospec.api.curves import WEEK, al_of
-from paceline.autospec.api.traced import BETWEEN, TracedHours
+from paceline.autospec.api.traced import BETWEEN, TracedSums
 from paceline.autospec.store import ALL, CohortScore
 from paceline.autospec.sums import FloatArray, N, R, T
 
@@ -15,7 +15,7 @@ Place = tuple[str, str]  # version, cohort
 
 def al_cells(
     scores: Collection[CohortScore],
-    traced: TracedHours,
+    traced: TracedSums,
     versions: Collection[str],
     cohorts: Collection[str],
 ) -> Iterator[AlCell]:
@@ -45,7 +45,7 @@ def _scored(score: CohortScore) -> ScoredAl:
     }
 
 
-def _seen(traced: TracedHours) -> dict[Place, SeenAl]:
+def _seen(traced: TracedSums) -> dict[Place, SeenAl]:
     """Return what each drafter did in each cohort in the last week, and in all of them."""
     al, speed = _week(traced, "al"), _week(traced, "speed")
     return {place: _seen_al(sums, speed.get(place)) for place, sums in al.items() if sums[R] > 0}
@@ -62,7 +62,7 @@ def _seen_al(sums: FloatArray, speed: FloatArray | None) -> SeenAl:
     }
 
 
-def _week(traced: TracedHours, name: str) -> dict[Place, FloatArray]:
+def _week(traced: TracedSums, name: str) -> dict[Place, FloatArray]:
     cells = traced.al if name == "al" else traced.speed
     sums = cells.between(traced.until - WEEK, traced.until).sum(2)
     found: dict[Place, FloatArray] = {}

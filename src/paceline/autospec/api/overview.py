@@ -20,7 +20,7 @@ from paceline.autospec.api.answers import (
     StoreOverview,
 )
 from paceline.autospec.api.cohorts import CohortBook
-from paceline.autospec.api.curves import CohortCurves
+from paceline.autospec.api.curves import SPANS, CohortCurves, CurveSpan
 from paceline.autospec.api.matrix import al_cells
 from paceline.autospec.api.traced import TracedTraffic
 from paceline.autospec.canary import CanaryState
@@ -48,13 +48,14 @@ USUAL = DriftPolicy()
 E = TypeVar("E", ChangeRecord, NotedDecision)
 
 
-def overview(folder: Path, traffic: TracedTraffic, by: By) -> StoreOverview:
-    """Read a store and put its traffic beside it. Raises StoreError and InvalidRequest."""
+def overview(folder: Path, traffic: TracedTraffic, shown: TracedTraffic, by: By) -> StoreOverview:
+    """Read a store and put its traffic beside it: by hour, and as the curves show it. Raises
+    StoreError and InvalidRequest."""
     with DrafterStore(folder) as store:
         journal = LoopJournal(store)
         changes, more_changes = _bounded(journal.changes(), MOST_CHANGES)
         decisions, more_decisions = _bounded(journal.decisions(), MOST_DECISIONS)
-        book = _book(store, journal, traffic, by)
+        book = _book(store, journal, traffic, shown, SPANS[by])
         cohorts, more_cohorts = book.chosen()
         everything = sorted(store.versions(), key=lambda v: v.state is VersionState.RETIRED)
         versions = everything[:MOST_VERSIONS]
@@ -79,13 +80,20 @@ def overview(folder: Path, traffic: TracedTraffic, by: By) -> StoreOverview:
         }
 
 
-def _book(store: DrafterStore, journal: LoopJournal, traffic: TracedTraffic, by: By) -> CohortBook:
+def _book(
+    store: DrafterStore,
+    journal: LoopJournal,
+    traffic: TracedTraffic,
+    shown: TracedTraffic,
+    span: CurveSpan,
+) -> CohortBook:
     """Return what is known of cohorts. Their curves leave out what was only tried, as the loop
     does: it says nothing about the drafter that is live."""
     tried = frozenset(c.version for c in journal.changes() if c.stage is not ChangeStage.LIVE)
     cohorts = traffic.over.by_cohort(tried).cohorts
     ledger = Ledger(tuple(ledger_entries(journal, cohorts)))
-    return CohortBook.of(store, journal, CohortCurves.of(traffic, tried, ledger, by, USUAL))
+    curves = CohortCurves.of(traffic, shown, tried, ledger, span, USUAL)
+    return CohortBook.of(store, journal, curves)
 
 
 def _bounded(entries: Sequence[E], most: int) -> tuple[list[E], int]:

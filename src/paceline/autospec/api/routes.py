@@ -26,10 +26,12 @@ from paceline.autospec.api.answers import (
     RollbackBody,
     StoreOverview,
 )
+from paceline.autospec.api.curves import SPANS
 from paceline.autospec.api.flights import Flight, on_thread, patiently
 from paceline.autospec.api.overview import overview
 from paceline.autospec.api.promotions import promote, rollback
-from paceline.autospec.api.traced import TracedTraffic
+from paceline.autospec.api.traced import MINUTE, TracedTraffic
+from paceline.autospec.drift.cells import HOUR
 from paceline.autospec.store import ArtefactDamaged, StoreError
 from paceline.core import InvalidRequest, PacelineError
 from paceline.server.bodies import body_route
@@ -60,8 +62,11 @@ class AutospecApi:
 
     def __init__(self, store: Path, traces: Path | None) -> None:
         self._store, self._folder = store, traces
-        self._traffic = TracedTraffic()
-        self._traces = Flight("autospec-traces", self._read_traces, TRACES_FRESH)
+        self._traffic = {HOUR: TracedTraffic(), MINUTE: TracedTraffic.by_minute()}
+        self._traces = {
+            unit: Flight("autospec-traces", partial(self._read_traces, unit), TRACES_FRESH)
+            for unit in self._traffic
+        }
         self._overviews = {
             by: Flight(f"autospec-{by}", partial(self._read_store, by), STORE_FRESH)
             for by in get_args(By)
@@ -69,12 +74,16 @@ class AutospecApi:
         self._changing: Future[DrafterChange] | None = None
 
     async def overview(self, by: str) -> AutospecOverview:
-        """Return the overview with curves by hour or day. Raises InvalidRequest and ApiError."""
-        if by not in self._overviews:
+        """Return the overview with curves by the minute, hour or day. Raises InvalidRequest and
+        ApiError."""
+        span = next((by_ for by_ in self._overviews if by_ == by), None)
+        if span is None:
             raise InvalidRequest("by", by, f"one of {', '.join(self._overviews)}")
-        traces = await self._traces_now()
+        traces = await self._traces_now(HOUR)
+        if SPANS[span].unit != HOUR and traces["state"] == "read":
+            traces = await self._traces_now(SPANS[span].unit)
         with _refused(self._store):
-            view = await self._overviews[by].result(STORE_PATIENCE)
+            view = await self._overviews[span].result(STORE_PATIENCE)
         return {**view, "traces": traces}
 
     async def change(self, work: Callable[[], DrafterChange]) -> DrafterChange:
@@ -102,7 +111,7 @@ class AutospecApi:
         @reading.get(PATH, response_model=AutospecOverview, responses=refusals(400, 401, 503))
         async def autospec(by: str = "hour") -> Response:
             """Tell versions, cohorts, changes under way and decisions of the store of drafters;
-            `by` is `hour` (the last week) or `day` (60 days)."""
+            `by` is `minute` (the last three hours), `hour` (a week) or `day` (60 days)."""
             shown = write_json(await self.overview(by))  # in a millisecond: it may be long
             return Response(shown, media_type="application/json")
 
@@ -122,30 +131,33 @@ class AutospecApi:
         app.include_router(reading)
         app.include_router(changing)
 
-    async def _traces_now(self) -> ReadTraces:
-        """Have the traces read, and say how far that is."""
+    async def _traces_now(self, unit: float) -> ReadTraces:
+        """Have the traces read in such units of time, and say how far that is."""
         if self._folder is None:
             return {"state": "none", "until": None, "message": None}
+        flight = self._traces[unit]
         try:
-            traffic = await self._traces.result(TRACES_PATIENCE)
+            traffic = await flight.result(TRACES_PATIENCE)
         except TimeoutError:
-            if self._traces.latest is None:
+            if flight.latest is None:
                 return {"state": "reading", "until": None, "message": None}
-            traffic = self._traces.latest
+            traffic = flight.latest
         except (PacelineError, OSError) as error:
-            until = self._traffic.until or None
+            until = self._traffic[unit].until or None
             return {"state": "failed", "until": until, "message": str(error)}
         return {"state": "read", "until": traffic.until, "message": None}
 
-    def _read_traces(self) -> TracedTraffic:
+    def _read_traces(self, unit: float) -> TracedTraffic:
         if hasattr(os, "setpriority"):  # after all that serves
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOW_PRIORITY)
         assert self._folder is not None, "asked for only where there is one"
-        self._traffic = self._traffic.read_on(self._folder, time.time())
-        return self._traffic
+        traffic = self._traffic[unit].read_on(self._folder, time.time())
+        self._traffic[unit] = traffic
+        return traffic
 
     def _read_store(self, by: By) -> StoreOverview:
-        return overview(self._store, self._traffic, by)
+        shown = self._traffic[SPANS[by].unit]
+        return overview(self._store, self._traffic[HOUR], shown, by)
 
 
 def actor_of(http: Request) -> str:

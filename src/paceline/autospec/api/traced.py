@@ -1,4 +1,4 @@
-"""What traces say of each drafter in each cohort, as sums by hour that are read once.
+"""What traces say of each drafter in each cohort, as sums by hour or minute that are read once.
 
 The hours that are over are kept; the present one is read anew. A row is a cohort and a drafter, so
 that a canary can be left out of its cohort's curve, and has a cell of its own in the matrix.
@@ -6,6 +6,7 @@ that a canary can be left out of its cohort's curve, and has a cell of its own i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,8 +28,10 @@ from paceline.core.cohorts import PARTS, Cohort
 from paceline.dataset.traces.folder import is_traces
 from paceline.dataset.traces.reader import Selection, request_tables
 
-KEPT_DAYS = 90  # as long as a server keeps traces unless it is told otherwise
-SPEED_DAYS = 7
+KEPT_HOURS = 90 * 24  # as long as a server keeps traces unless it is told otherwise
+KEPT_MINUTES = 180
+MINUTE = 60.0
+SPEED_CELLS = 7 * 24
 MOST_ROWS = 400  # cohorts and drafters with the most rounds, of all that were ever seen
 BETWEEN = "\x1f"  # the parts of a row's label; no name has it
 READ = (
@@ -38,29 +41,39 @@ READ = (
 
 
 @dataclass(frozen=True, slots=True)
-class TracedHours:
-    """Sums by hour, with a row for each cohort and drafter.
+class TracedSums:
+    """Sums by hour, or by another unit of time, with a row for each cohort and drafter.
 
+    unit   seconds of a cell
+    kept   cells that are kept, the latest
     al     tokens by rounds with a draft
-    speed  seconds without drafts (by the cost table) by seconds, of the last days
-    until  the hour behind the last one
+    speed  seconds without drafts (by the cost table) by seconds, of the last cells
+    until  the cell behind the last one, counted since the epoch
     """
 
+    unit: float = HOUR
+    kept: int = KEPT_HOURS
     al: HourCells = field(default_factory=HourCells)
     speed: HourCells = field(default_factory=HourCells)
     until: int = 0
 
-    def with_hours(self, folder: Path, until: int, now: float) -> TracedHours:
-        """Return the sums with the hours from here to `until` (hours since the epoch), or to `now`
-        where that is earlier. Raises InvalidRequest for a damaged file."""
-        first = max(self.until, until - KEPT_DAYS * 24)
+    def cell_of(self, time: float) -> int:
+        """Return the cell that a time lies in."""
+        return int(time // self.unit)
+
+    def with_cells(self, folder: Path, until: int, now: float) -> TracedSums:
+        """Return the sums with the cells from here to `until`, or to `now` where that is earlier.
+        Raises InvalidRequest for a damaged file."""
+        first = max(self.until, until - self.kept)
+        since, end = first * self.unit, min(until * self.unit, now)
         al, speed = self.al, self.speed
-        for day in range(first * 3600 // int(DAY), -(-until * 3600 // int(DAY))):
-            start, end = max(day * DAY, first * HOUR), min((day + 1) * DAY, until * HOUR, now)
-            more_al, more_speed = _sums(folder, start, end)
+        for day in range(int(since // DAY), math.ceil(end / DAY)):
+            of_day = max(day * DAY, since), min((day + 1) * DAY, end)
+            more_al, more_speed = _sums(folder, *of_day, self.unit)
             al, speed = al + more_al, speed + more_speed
-        al = _bounded(al.since(until - KEPT_DAYS * 24))
-        return TracedHours(al, _bounded(speed.since(until - SPEED_DAYS * 24)), until)
+        al = _bounded(al.since(until - self.kept))
+        speed = _bounded(speed.since(until - SPEED_CELLS))
+        return TracedSums(self.unit, self.kept, al, speed, until)
 
     def by_cohort(self, without: Collection[str] = ()) -> HourCells:
         """Return the sums of cohorts, without those of some drafters."""
@@ -75,18 +88,25 @@ class TracedHours:
 
 @dataclass(frozen=True, slots=True)
 class TracedTraffic:
-    """The traces of a folder: the hours that are over, and those with the present one."""
+    """The traces of a folder: the cells that are over, and those with the present one."""
 
-    over: TracedHours = field(default_factory=TracedHours)
-    whole: TracedHours = field(default_factory=TracedHours)
+    over: TracedSums = field(default_factory=TracedSums)
+    whole: TracedSums = field(default_factory=TracedSums)
     until: float = 0.0
+
+    @classmethod
+    def by_minute(cls) -> TracedTraffic:
+        """Return traffic that is read by the minute, of the last hours."""
+        nothing = TracedSums(MINUTE, KEPT_MINUTES)
+        return cls(nothing, nothing)
 
     def read_on(self, folder: Path, now: float) -> TracedTraffic:
         """Return the traffic until now. Raises InvalidRequest for a damaged file."""
         if not is_traces(folder):  # nothing was written yet
-            return TracedTraffic(until=now)
-        over = self.over.with_hours(folder, int((now - SETTLED_SECONDS) // HOUR), now)
-        return TracedTraffic(over, over.with_hours(folder, int(now // HOUR) + 1, now), now)
+            return TracedTraffic(self.over, self.over, now)
+        over, cell_of = self.over, self.over.cell_of
+        over = over.with_cells(folder, cell_of(now - SETTLED_SECONDS), now)
+        return TracedTraffic(over, over.with_cells(folder, cell_of(now) + 1, now), now)
 
 
 def row_label(cohort: str, drafter: str) -> str:
@@ -94,10 +114,10 @@ def row_label(cohort: str, drafter: str) -> str:
     return f"{cohort}{BETWEEN}{drafter}"
 
 
-def _sums(folder: Path, since: float, until: float) -> tuple[HourCells, HourCells]:
+def _sums(folder: Path, since: float, until: float, unit: float) -> tuple[HourCells, HourCells]:
     al, speed = HourCells(), HourCells()
     for table in request_tables(folder, Selection(since=since, until=until), READ):
-        for columns in _of_drafters(table):
+        for columns in _of_drafters(table, HOUR / unit):
             al += HourCells.of(columns.al)
             speed += columns.speed()
     return al, speed
@@ -120,9 +140,10 @@ class _DrafterColumns:
         return HourCells.summed(self.al.cohorts, self.al.cohort[timed], self.al.time[timed], values)
 
 
-def _of_drafters(table: Any) -> Iterator[_DrafterColumns]:
-    """Yield the requests of a table that say something of the drafter that was chosen for them. No
-    loop over rows: it would hold the interpreter's lock, which serving needs."""
+def _of_drafters(table: Any, stretch: float) -> Iterator[_DrafterColumns]:
+    """Yield the requests of a table that say something of the drafter that was chosen for them,
+    with their times stretched, so that a unit of time is an hour. No loop over rows: it would hold
+    the interpreter's lock, which serving needs."""
     import pyarrow.compute as compute
 
     keep = compute.and_(compute.is_valid(table["drafter"]), compute.invert(table["spec_off"]))
@@ -144,7 +165,7 @@ def _of_drafters(table: Any) -> Iterator[_DrafterColumns]:
         RequestColumns(
             cohorts=[row_label(Cohort(*cohort).label, drafter) for *cohort, drafter in labels],
             cohort=encoded.indices.to_numpy().astype(np.int64),
-            time=column("time"),
+            time=column("time") * stretch,
             accepted=column("accepted"),
             rounds=column("draft_rounds"),
             longest=column("draft_bound"),

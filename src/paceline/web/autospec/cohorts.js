@@ -10,7 +10,12 @@ import { ago, cohortName, leftOut, nothing, section, signed } from "./words.js";
 
 /** @typedef {{ element: HTMLElement, text: HTMLElement, marks: HTMLElement, chart: Chart }} Card */
 
-const DAY = 86400;
+/** The unit of a curve's axis, and how many it shows. */
+const SPANS = {
+  minute: { unit: "minutes", seconds: 60, shown: 180 },
+  hour: { unit: "days", seconds: 86400, shown: 7 },
+  day: { unit: "days", seconds: 86400, shown: 60 },
+};
 const HEIGHT = 150;
 const DASH = [5, 4];
 /** @type {{ [Kind in CohortMark["kind"]]: { word: string, colour: string } }} */
@@ -27,6 +32,7 @@ export class CohortCards {
   #cards = new Map();
   /** @type {Axis} */
   #x = { label: "days ago", max: 0, format: (value) => number(Math.abs(value)) };
+  #second = 1 / SPANS.hour.seconds; // in the unit of the axis
   element;
 
   /** @param {HTMLElement} choice hours or days */
@@ -40,7 +46,11 @@ export class CohortCards {
   /** @param {AutospecOverview} view */
   show(view) {
     const { cohorts, time, left_out: { cohorts: more } } = view;
-    this.#x.min = view.by === "day" ? -60 : -7;
+    const { unit, seconds, shown } = SPANS[view.by];
+    if (this.#x.min !== -shown) this.#cards.forEach(({ chart }) => chart.clear()); // another axis
+    this.#x.min = -shown;
+    this.#x.label = `${unit} ago`;
+    this.#second = 1 / seconds;
     const labels = new Set(cohorts.map(({ cohort }) => cohort));
     for (const [label, card] of this.#cards) {
       if (labels.has(label)) continue;
@@ -63,13 +73,22 @@ export class CohortCards {
     const { curve } = cohort;
     card.chart.plot.parentElement?.toggleAttribute("hidden", curve === null);
     if (curve === null) return;
-    const x = curve.time.map((time) => (time - now) / DAY);
+    const x = curve.time.map((time) => (time - now) * this.#second);
     /** @type {Series[]} */
     const series = [{ label: "AL incl. bonus", colour: "--series-1", x, y: curve.al }];
     if (curve.expected.some((value) => value !== null)) {
       series.push({ label: "usual", colour: "--series-2", dash: DASH, x, y: curve.expected });
     }
-    card.chart.draw({ series, happenings: happenings(cohort.marks, now) });
+    card.chart.draw({ series, happenings: this.#happenings(cohort.marks, now) });
+  }
+
+  /** Return what a chart shows of marks. @param {CohortMark[]} marks @param {number} now */
+  #happenings(marks, now) {
+    return marks.map(({ time, kind, version }) => (/** @type {Happening} */ ({
+      x: (time - now) * this.#second,
+      text: `${version} ${KINDS[kind].word}`,
+      colour: KINDS[kind].colour,
+    })));
   }
 
   /** @param {string} label */
@@ -87,12 +106,6 @@ export class CohortCards {
     return card;
   }
 }
-
-/** Return what a chart shows of marks. @param {CohortMark[]} marks @param {number} now */
-const happenings = (marks, now) => marks.map(({ time, kind, version }) => (
-  /** @type {Happening} */ ({
-    x: (time - now) / DAY, text: `${version} ${KINDS[kind].word}`, colour: KINDS[kind].colour,
-  })));
 
 /** @param {ShownCohort} shown */
 function facts(shown) {

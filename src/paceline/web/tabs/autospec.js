@@ -17,7 +17,7 @@ import { getJson, HttpError } from "../lib/http.js";
 
 const EVERY = 10_000; // milliseconds between two questions
 const SOON = 2_000; // the same while traces are being read
-const BY = { hour: "a week, by hour", day: "60 days, by day" };
+const BY = { minute: "3 hours, by minute", hour: "a week, by hour", day: "60 days, by day" };
 /** @type {AutospecTab | null} */
 let tab = null;
 
@@ -47,7 +47,8 @@ class AutospecTab {
 
   /** @param {HTMLElement} element @param {TabContext} context */
   constructor(element, { params, remember }) {
-    if (params().get("by") === "day") this.#by = "day";
+    const asked = params().get("by");
+    if (asked === "minute" || asked === "day") this.#by = asked;
     const spans = choice("Span of the curves", BY, this.#by, (by) => {
       this.#by = by;
       remember(new URLSearchParams({ by }));

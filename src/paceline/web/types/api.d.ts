@@ -49,7 +49,7 @@ export interface AssistantMessage {
 /** All that the page's tab Autospec shows. Times are in seconds since the epoch. */
 export interface AutospecOverview {
   time: number;
-  by: "hour" | "day";
+  by: "minute" | "hour" | "day";
   loop: DecidingLoop | null;
   cohorts: ShownCohort[];
   versions: ShownVersion[];
@@ -288,8 +288,8 @@ export interface ChunkChoice {
 }
 
 /**
- * AL incl. bonus of a cohort, an item for each hour or day with requests: `time` is when it began,
- * `low` and `high` are the 95% interval, `expected` is what is usual for these hours.
+ * AL incl. bonus of a cohort, an item for each minute, hour or day with requests: `time` is when it
+ * began, `low` and `high` are the 95% interval, `expected` is what is usual then.
  */
 export interface CohortCurve {
   time: number[];
