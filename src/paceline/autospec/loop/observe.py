@@ -129,7 +129,9 @@ class TraceFolder:
     @property
     def _is_written(self) -> bool:
         """Whether a server has written anything; an absent folder is an error of whoever reads."""
-        return not self.folder.is_dir() or any(self.folder.iterdir())
+        if not self.folder.is_dir():
+            return True
+        return any(not path.name.startswith(".") for path in self.folder.iterdir())
 
 
 def _selection(cohort: str, since: float, until: float) -> Selection:
