@@ -62,7 +62,7 @@ def tables(
     add("starts", model, "--serve=--quantize int8", name="starts-int8")
     each("speculation", "replay overhead drafters", folder)
     each("serving", "throughput prefill join http log memory", folder, *peer)
-    add("capture", folder)
+    each("autospec", "capture swap memory corpus", model)
     if small:
         each("speculation", "draft-model", model, small)
         each("int8", "acceptance", model, small)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import selectors
 import socket
 import statistics
 import time
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, islice
 
 from paceline import LLM, SamplingParams
+
+TOKEN_IDS = re.compile(rb'"token_ids": ?\[([^]]*)\]')  # of an event
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,13 @@ class Streamed:
         return statistics.median((each[-1] - each[0]) / (len(each) - 1) for each in self.arrivals)
 
     @property
+    def pooled_tpot(self) -> float:
+        """The same of all streams together: their seconds ÷ their tokens but the first ones."""
+        return sum(each[-1] - each[0] for each in self.arrivals) / sum(
+            len(each) - 1 for each in self.arrivals
+        )
+
+    @property
     def seconds_per_token(self) -> float:
         """The inverse of the throughput of all streams together."""
         last = max(each[-1] for each in self.arrivals)
@@ -33,19 +45,29 @@ class Streamed:
 
 
 def over_http(port: int, model: str, texts: Sequence[str], tokens: int) -> Streamed:
-    """Ask for all texts at once, each on a connection of its own.
+    """Ask for all texts at once, each on a connection of its own."""
+    return queued_over_http(port, model, [(text, tokens) for text in texts], len(texts))
+
+
+def queued_over_http(
+    port: int, model: str, asked: Iterable[tuple[str, int]], at_once: int
+) -> Streamed:
+    """Ask for texts with so many tokens each, the next one when one of `at_once` has ended.
 
     The client shares the server's cores, so it only notes when bytes come and reads them later:
     http.client takes as long for a chunk as the server does.
     """
-    start = time.perf_counter()
-    chunks: list[list[tuple[float, bytes]]] = [[] for _ in texts]
+    start, waiting = time.perf_counter(), iter(asked)
+    streams: list[tuple[int, list[tuple[float, bytes]]]] = []
     with selectors.DefaultSelector() as selector:
-        for text, received in zip(texts, chunks, strict=True):
-            connection = socket.create_connection(("127.0.0.1", port))
-            connection.sendall(_request(port, model, text, tokens))
-            selector.register(connection, selectors.EVENT_READ, received)
-        while selector.get_map():
+        while True:
+            for text, tokens in islice(waiting, at_once - len(selector.get_map())):
+                connection = socket.create_connection(("127.0.0.1", port))
+                connection.sendall(_request(port, model, text, tokens))
+                streams.append((tokens, []))
+                selector.register(connection, selectors.EVENT_READ, streams[-1][1])
+            if not selector.get_map():
+                break
             for key, _ in selector.select():
                 assert isinstance(key.fileobj, socket.socket)
                 chunk = key.fileobj.recv(65536)
@@ -53,8 +75,8 @@ def over_http(port: int, model: str, texts: Sequence[str], tokens: int) -> Strea
                 if not chunk:
                     selector.unregister(key.fileobj)
                     key.fileobj.close()
-    arrivals = [_token_times(received) for received in chunks]
-    for times, received in zip(arrivals, chunks, strict=True):
+    arrivals = [_token_times(received) for _, received in streams]
+    for times, (tokens, received) in zip(arrivals, streams, strict=True):
         assert len(times) == tokens, f"{len(times)} tokens: {received[:3]}"
     return Streamed(arrivals, start)
 
@@ -73,11 +95,12 @@ def _request(port: int, model: str, text: str, tokens: int) -> bytes:
 
 
 def _token_times(chunks: Sequence[tuple[float, bytes]]) -> list[float]:
+    """Return when each token was there: with the chunk in which its event ends."""
+    ends = list(accumulate(len(chunk) for _, chunk in chunks))
     times: list[float] = []
-    for at, chunk in chunks:
-        compact = chunk.replace(b": ", b":")
-        count = compact.count(b'"token_ids":[') - compact.count(b'"token_ids":[]')
-        times += [at] * count
+    for event in TOKEN_IDS.finditer(b"".join(chunk for _, chunk in chunks)):
+        at, _ = chunks[bisect_left(ends, event.end())]
+        times += [at] * len(event[1].split(b",")) if event[1].strip() else []
     return times
 
 

@@ -44,9 +44,9 @@ def test_the_policy_is_one(tmp_path: Path) -> None:
     assert policy.drift.day_seconds == DAY_SECONDS and policy.canary.steps[-1] == 100
 
 
-@pytest.mark.parametrize("fault", ["status", "connection", ""])
+@pytest.mark.parametrize("fault", ["status", "connection", "off", ""])
 def test_a_request_that_fails_is_an_answer_with_its_error(fault: str) -> None:
-    metrics = {"tpot": 0.02, "speculative_decoding": {
+    metrics: dict[str, Any] = {"tpot": 0.02, "speculative_decoding": {
         "num_spec_steps": 3, "num_accepted_draft_tokens": 6}}  # fmt: skip
 
     def handle(request: httpx.Request) -> httpx.Response:
@@ -55,6 +55,8 @@ def test_a_request_that_fails_is_an_answer_with_its_error(fault: str) -> None:
         if fault == "status":
             return httpx.Response(503, text="starting")
         choices = [{"token_ids": [1, 2]}]
+        if fault == "off":
+            metrics["speculative_decoding"] = None
         return httpx.Response(200, json={"choices": choices, "metrics": metrics})
 
     async def ask() -> ShopAnswer:
@@ -63,7 +65,9 @@ def test_a_request_that_fails_is_an_answer_with_its_error(fault: str) -> None:
             return await answer_to(http, BEFORE.body(random.Random(), "m"))
 
     answer = asyncio.run(ask())
-    if fault:
+    if fault == "off":
+        assert (answer.error, answer.token_ids, answer.draft_rounds) == ("", (1, 2), 0)
+    elif fault:
         assert answer.error.startswith({"status": "503: starting"}.get(fault, "ConnectError"))
     else:
         assert (answer.error, answer.token_ids, answer.draft_rounds) == ("", (1, 2), 3)

@@ -39,13 +39,15 @@ class Written:
     def __init__(self, folder: Path, **fields: Any) -> None:
         python = folder / "env" / "bin" / "python"
         python.parent.mkdir(parents=True)
+        (folder / "target").mkdir()
         self.python, self.file = python, folder / "shop.yaml"
         self.use()
         self.listen = f"127.0.0.1:{free_port()}"
         self.ports = [free_port(), free_port()]
         told = {
-            "listen": self.listen, "engine": "vllm", "target": "target", "python": str(python),
-            "slots": [{"port": port} for port in self.ports], "drafter": "app-1=ngram", **fields,
+            "listen": self.listen, "engine": "vllm", "target": str(folder / "target"),
+            "python": str(python), "slots": [{"port": port} for port in self.ports],
+            "drafter": "app-1=ngram", **fields,
         }  # fmt: skip
         self.file.write_text(json.dumps(told))  # JSON is YAML too
         self.folder = folder / "shop"
@@ -66,7 +68,7 @@ class Written:
             yield process
         finally:
             process.terminate()
-            process.communicate()
+            process.wait()
             main(["endpoint", "down", str(self.file), "--grace", "0"])
 
     def pids(self) -> list[int]:
@@ -74,7 +76,7 @@ class Written:
         listed = subprocess.run(
             ["ps", "-e", "-ww", "-o", "pid=,args="], capture_output=True, text=True, check=True
         )
-        own = (str(self.folder), *(f"--port {port}" for port in self.ports))
+        own = (f"{self.folder}/", *(f"--port {port}" for port in self.ports))
         rows = (line.split(maxsplit=1) for line in listed.stdout.splitlines())
         return [int(pid) for pid, args in rows if any(word in args for word in own)]
 
@@ -107,7 +109,11 @@ def test_it_is_started_looked_at_and_ended(
     with written.up() as process:
         told = "".join(ready(process))
         assert "app-1 is started on port" in told and "app-1 is ready at" in told
-        assert f"ready at http://{written.listen}" in told and "vllm serves target with" in told
+        assert (
+            f"ready at http://{written.listen}" in told
+            and "vllm serves" in told
+            and "with app-1" in told
+        )
         assert Asker(written.listen).drafter() == "app-1"
         code, shown = status(written, capsys)
         assert code == 0 and shown["controller"] == process.pid
@@ -124,6 +130,27 @@ def test_it_is_started_looked_at_and_ended(
         assert status(written, capsys)[0] == 1
 
 
+def test_autospec_run_starts_the_live_version_of_its_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written = Written(tmp_path, drafter=None)
+    store, traces = str(tmp_path / "store"), tmp_path / "traces"
+    traces.mkdir()
+    assert main(["drafters", "add", "app-1", "ngram", "--store", store]) == 0
+    assert main(["drafters", "promote", "app-1", "--to", "live", "--store", store]) == 0
+    autospec = ["autospec", "run", store, "--traces", str(traces), "--once"]
+    assert main([*autospec, "--endpoint", str(written.file)]) == 1
+    assert "no endpoint was started in" in capsys.readouterr().err
+    with written.up() as process:
+        assert "no replica yet" in ready(process)[-1]
+        assert status(written, capsys)[0] == 1
+        assert main([*autospec, "--endpoint", str(written.file), "--dry-run"]) == 0
+        assert "would tell the server: load app-1 (ngram)" in capsys.readouterr().out
+        assert main([*autospec, "--endpoint", str(written.file)]) == 0
+        assert Asker(written.listen).drafter() == "app-1"
+        assert main([*autospec, "--endpoint", str(written.file), "--server", "http://x"]) == 2
+
+
 def test_a_kill_leaves_nothing_behind(written: Written) -> None:
     with written.up() as process:
         ready(process)
@@ -133,7 +160,19 @@ def test_a_kill_leaves_nothing_behind(written: Written) -> None:
         assert comes_true(lambda: written.pids() == [])
 
 
-def test_after_a_kill_it_is_found_and_what_has_ended_starts_again(written: Written) -> None:
+def test_down_ends_what_a_kill_has_left(tmp_path: Path) -> None:
+    written = Written(tmp_path, times={"alone": None})
+    with written.up() as process:
+        ready(process)
+        process.kill()
+        process.wait()
+        assert len(written.pids()) >= 3
+        assert main(["endpoint", "down", str(written.file), "--grace", "0"]) == 0
+        assert written.pids() == []
+
+
+def test_after_a_kill_it_is_found_and_what_has_ended_starts_again(tmp_path: Path) -> None:
+    written = Written(tmp_path, times={"alone": 8.0})
     with written.up() as process:
         ready(process)
         before = written.pids()
@@ -176,7 +215,7 @@ def test_ctrl_c_while_it_loads_ends_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"engine": "tgi"}, "engine: got 'tgi'; expected one of: "),
+        ({"engine": "tgi"}, "engine: got 'tgi'; expected one of paceline, vllm"),
         ({"slots": []}, "slots: "),
         ({"drafters": "a"}, "drafters"),
         ({"drafter": "a b=ngram"}, "drafter: got 'a b=ngram'; expected NAME=DRAFTER"),

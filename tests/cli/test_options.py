@@ -41,6 +41,7 @@ def test_every_engine_option_can_be_set() -> None:
         *("--rule", "synthetic", "--synthetic", "0.9,0.5"),
         *("--no-prefix-cache", "--engine-seed", "7", "--threads", "1", "--draft-policy", "fixed"),
         *("--draft-window", "512", "--holdback", "0.01", "--quantize", "int8"),
+        *("--spare-drafter-memory", "3MiB"),
     )
     assert config.drafter_specs == ("ngram", "x=suffix")
     assert config.kv_memory == 2 * 2**20
@@ -61,7 +62,9 @@ def test_every_server_option_can_be_set() -> None:
             *("--allow-origin", "*", "--root-path", "/llm", "--uds", "s", "--ssl-certfile", "c"),
             *("--ssl-keyfile", "k", "--lenient", "--log-level", "error", "--log-format", "json"),
             *("--stored-responses", "9", "--stored-responses-memory", "1MiB"),
-            *("--otlp-endpoint", "http://127.0.0.1:4318/v1/traces"),
+            *("--otlp-endpoint", "http://127.0.0.1:4318/v1/traces", "--admin-key", "a"),
+            *("--traces", "t", "--traces-tokens", "--traces-ttl", "1", "--traces-keep", "2"),
+            *("--traces-sample", "0.5", "--traces-redact", "privacy:redact"),
         ]
     )
     assert isinstance(command, ServeCommand)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from paceline.bench.load.server_process import ServerProcess
-from paceline.cli import build_parser
+from paceline.cli import build_parser, with_job
 from tests.docs.blocks import ROOT, SERVER, Block, all_blocks, blocks, commands, pages
 
 README = "README.md"  # test_readme.py runs it, with fewer packages
@@ -97,7 +97,7 @@ def test_every_paceline_command_in_the_pages_would_be_accepted() -> None:
     for line in lines:
         words = shlex.split(re.split(r"\s[|>&]", line)[0], comments=True)[1:]
         if words not in (["--help"], ["--version"]):
-            build_parser().parse_args(words)
+            build_parser().parse_args(with_job(words))
 
 
 def test_every_make_target_in_the_pages_exists() -> None:

@@ -93,4 +93,8 @@ def test_only_its_owner_can_open_it_and_nonsense_is_refused(replicas: DrafterRep
         ]
     assert [answer.status_code for answer in answers] == [404, 400, 400, 400, 400]
     told = [answer.json()["error"]["message"] for answer in answers]
-    assert "no GET /v1/models" in told[0] and told[1].startswith("name:") and "more" in told[2]
+    assert (
+        "no GET /v1/models" in told[0]
+        and told[1].startswith("name, spec: missing")
+        and "more" in told[2]
+    )

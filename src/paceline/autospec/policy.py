@@ -199,7 +199,7 @@ class RoutingPolicy(Document):
     days: Days = about("days whose scores and requests are evidence", 7)
     batch_rounds: Count = about("rounds that count as one batch of evidence", 100)
     most_cohorts: Count = about("most cohorts that get a route of their own by evidence", 16)
-    rate: Small = about("learning rate of Hedge on rewards between 0 and 1", 0.2)
+    rate: Small = about("learning rate of Hedge on rewards between 0 and 1", 1.0)
     memory: Annotated[float, Between(1)] = about("batches of evidence that are remembered", 50.0)
     least_share: Share = about("smallest share that a drafter gets; below it, none", 0.05)
 

@@ -126,7 +126,8 @@ def change_lines(change: Json) -> list[str]:
         f"of {change['replaces']} ({change['origin']}): {change['stage']}{share}",
         f"       begun {_when(change['created'])}, last step {_when(change['changed'])}",
     ]
-    told = {"score": [change["score"]], "lacks": change["hold"], "end": [change["reason"]]}
+    lacks = change["hold"] if change["ended"] is None else []
+    told = {"score": [change["score"]], "lacks": lacks, "end": [change["reason"]]}
     for name, texts in told.items():
         lines += [f"       {name}: {text}" for text in texts if text]
     return lines

@@ -179,13 +179,13 @@ async def answer_to(http: httpx.AsyncClient, body: Mapping[str, Any]) -> ShopAns
         return ShopAnswer(body, time.time(), error=f"{response.status_code}: {response.text}")
     told = response.json()
     (choice,), metrics = told["choices"], told["metrics"]
-    counts = metrics["speculative_decoding"]
+    counts = metrics["speculative_decoding"] or {}  # null with speculation off
     return ShopAnswer(
         body,
         time.time(),
         tuple(choice["token_ids"]),
-        counts["num_spec_steps"],
-        counts["num_accepted_draft_tokens"],
+        counts.get("num_spec_steps", 0),
+        counts.get("num_accepted_draft_tokens", 0),
         metrics.get("tpot"),
     )
 

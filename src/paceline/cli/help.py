@@ -95,6 +95,15 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "drafters rollback": ("paceline drafters rollback --server http://127.0.0.1:8000",),
     "drafters diff": ("paceline drafters diff app-1 app-2",),
     "drafters history": ("paceline drafters history app-2",),
+    "autospec run": (
+        "paceline autospec run ./store --traces ./traces --server http://127.0.0.1:8000",
+        "paceline autospec run ./store --traces ./traces --server http://127.0.0.1:8000 --dry-run",
+    ),
+    "autospec status": ("paceline autospec status ./store",),
+    "autospec explain": (
+        "paceline autospec explain ./store",
+        "paceline autospec explain ./store 'smollm2-135m|shop|de|none'",
+    ),
     "autospec simulate": (
         "paceline autospec simulate --event season",
         "paceline autospec simulate --event drop --size 0.1 --runs 200 --policy policy.yaml",

@@ -10,7 +10,7 @@ import argparse
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Protocol, TypeVar
@@ -227,15 +227,26 @@ def absent_inputs(args: argparse.Namespace, kind: type) -> list[PacelineError]:
     return [error for _, option in offered_options(kind) for error in option.absent(args)]
 
 
-def read_options(args: argparse.Namespace, model: type[M], default: M | None = None) -> M:
-    """Make a `model` of the options that a command has.
+def read_options(
+    args: argparse.Namespace,
+    model: type[M],
+    default: M | None = None,
+    names: Collection[str] | None = None,
+) -> M:
+    """Make a `model` of the options that a command has; with `names`, of these fields alone.
 
     Raises InvalidRequest, naming the field.
     """
     groups, values = _groups(model), dict[str, object]()
-    for name, option in options_of(model, default).items():
+    options = options_of(model, default)
+    for name, option in options.items():
+        if names is not None and name not in names:
+            continue
         if name in groups:
-            values[name] = read_options(args, groups[name], option.default)
+            only = annotation_of(fields_of(model)[name], Only)
+            # of an option like that of another field of the command, the value is not the group's
+            inner = None if only is None else (*only.names, *options)
+            values[name] = read_options(args, groups[name], option.default, inner)
         elif (value := getattr(args, option.dest, None)) is not None:
             values[name] = value
     try:

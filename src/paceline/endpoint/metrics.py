@@ -33,7 +33,7 @@ REQUESTS, BROKEN = "paceline:endpoint_requests_total", "paceline:endpoint_broken
 STATES, ACTIVE = "paceline:endpoint_replica", "paceline:endpoint_active_requests"
 HELP = {
     REQUESTS: ("counter", "Answers of each replica, by class of their status."),
-    BROKEN: ("counter", "Answers of each replica that broke off."),
+    BROKEN: ("counter", "Connections that broke off under a request."),
     STATES: ("gauge", "1 for the state that each replica is in."),
     ACTIVE: ("gauge", "Requests that each replica is answering."),
 }

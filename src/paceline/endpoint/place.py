@@ -19,9 +19,9 @@ from paceline.endpoint.description import ManagedEndpoint
 from paceline.endpoint.errors import EndpointError
 from paceline.endpoint.gateway import EnvoyGateway
 from paceline.endpoint.processes import LastingProcess
-from paceline.endpoint.replica_processes import folder_of_replica
-from paceline.endpoint.replicas import DrafterReplicas, ServedReplica, served_replica
-from paceline.endpoint.state import CONTROLLER, EndpointState
+from paceline.endpoint.replica_processes import ReplicaProcesses, folder_of_replica
+from paceline.endpoint.replicas import ServedReplica, served_replica
+from paceline.endpoint.state import CONTROLLER, ControllerLock, EndpointState
 from paceline.endpoint.steering import SOCKET
 from paceline.engine.routes import Routes
 
@@ -125,7 +125,7 @@ class EndpointPlace:
         `seconds`. Raises EndpointError."""
         endpoint, controller = self.endpoint(), self.controller()
         if controller is None:
-            DrafterReplicas(self.folder, endpoint).down(seconds)
+            self._end_left(endpoint, seconds)
             return
         with suppress(ProcessLookupError):
             os.kill(controller, signal.SIGTERM)
@@ -134,3 +134,14 @@ class EndpointPlace:
             if time.monotonic() > end:
                 raise EndpointError(f"its controller, process {controller}, does not end")
             time.sleep(POLL_SECONDS)
+
+    def _end_left(self, endpoint: ManagedEndpoint, seconds: float) -> None:
+        """End what a controller that was killed has left."""
+        lock = ControllerLock(self.folder)
+        try:
+            EnvoyGateway(self.folder).close(seconds)
+            state = EndpointState.load(self.folder)
+            ReplicaProcesses(self.folder, endpoint).end_all(state.replicas)
+            EndpointState().save(self.folder)
+        finally:
+            lock.free()

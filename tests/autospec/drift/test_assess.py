@@ -66,7 +66,7 @@ def test_what_is_done_already_is_not_done_twice() -> None:
     running = LedgerEntry(LedgerKind.TRAINING, at_day(38), frozenset(cohort))
     report = found(reports_on("drop", 39, running), DriftKind.WITHIN)
     assert report.decision is DriftDecision.WAIT
-    assert f"A training for {cohort[0]} already runs." in report.why_not
+    assert f"Another drafter for {cohort[0]} is under way already." in report.why_not
 
 
 def test_a_training_that_does_not_pay_is_not_begun() -> None:

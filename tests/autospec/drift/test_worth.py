@@ -50,7 +50,7 @@ def test_a_fall_that_costs_more_to_mend_is_left() -> None:
 def test_a_running_training_a_cool_down_and_a_budget_forbid_another() -> None:
     only_a = frozenset({"a"})
     running = LedgerEntry(LedgerKind.TRAINING, NOW - DAY, only_a)
-    assert "already runs" in reasons(running)[0]
+    assert "under way already" in reasons(running)[0]
     swapped = LedgerEntry(LedgerKind.SWAP, NOW - 3 * DAY, only_a)
     assert "3.0 days ago; the cool-down is 7 days" in reasons(swapped)[0]
     long_ago = LedgerEntry(LedgerKind.SWAP, NOW - 8 * DAY, only_a)

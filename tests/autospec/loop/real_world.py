@@ -68,7 +68,7 @@ class RealWorld:
         self.folder, self.model, self.starts = folder, model, 0
         self.texts: list[set[tuple[int, ...]]] = [set() for _ in PROMPTS]
         self.failures: list[str] = []
-        self.sent = 0
+        self.sent = self.kills = 0
         (folder / "policy.yaml").write_text(POLICY, "utf-8")
         self.begin_store()
         self.begin_traces()
@@ -160,7 +160,13 @@ class RealWorld:
         process.join(60)
         code = process.exitcode
         assert code in (0, -signal.SIGKILL), f"{code}: {log.read_text('utf-8')[-2000:]}"
+        self.kills += code == -signal.SIGKILL
         return code == -signal.SIGKILL
+
+    def restart_server(self) -> None:
+        """Kill the server, and start another one."""
+        self.server.kill()
+        self.server = self.serve()
 
     def routes(self) -> dict[str, Any]:
         """Return what the server has: its drafters, and the shares of the cohort."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from paceline.autospec.loop import rollback
 from paceline.autospec.serving import ServedVersion, ServingFull
+from paceline.core import InvalidRequest
 from tests.autospec.loop.worlds import ME, FakeServing, World
 
 
@@ -58,7 +60,7 @@ def test_the_one_to_go_back_to_leaves_when_a_new_one_needs_its_room(world: World
     assert world.end()["states"] == {"base": "retired", "good": "live", "bad": "retired"}
     assert world.end()["loaded"] == ["good"]
     rollback(world.store, world.serving, ME)
-    assert world.serving.routes.default == "base" and world.end()["loaded"] == ["base", "good"]
+    assert world.serving.routes.default == "base" and world.end()["loaded"] == ["base"]
 
 
 def test_where_nothing_may_leave_the_new_one_is_refused(world: World) -> None:
@@ -76,3 +78,18 @@ def test_one_whose_process_has_ended_is_loaded_again(world: World) -> None:
     serving.drafters["base"] = replace(serving.drafters["base"], state="failed")
     world.turn()
     assert serving.drafters["base"].is_ready and serving.loads["base"] == 2
+
+
+def test_a_server_that_had_no_request_yet_gets_what_is_live(world: World) -> None:
+    traces = world.folder / "traces"
+    shutil.rmtree(traces)
+    with pytest.raises(InvalidRequest, match="traces: got"):  # it is not there at all
+        world.loop.tick()
+    traces.mkdir()
+    (traces / ".lock").touch()
+    world.loop.tick()
+    assert world.serving.routes.default == "base"
+    (traces / "notes.txt").touch()
+    world.now += 3600
+    with pytest.raises(InvalidRequest, match="traces: got"):
+        world.loop.tick()

@@ -72,6 +72,7 @@ def test_little_evidence_shares_and_requests_decide(world: World) -> None:
 
 
 def test_its_own_drafter_may_lose_a_cohort_too(world: World) -> None:
+    world.al = {"base/shop": 4.4, "shop/shop": 2.4}
     scored(world, SHOP, base=4.4, shop=2.4)
     later(world)
     assert shares(world) == {SHOP: {"base": 1.0}}

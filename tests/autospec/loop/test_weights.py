@@ -230,7 +230,7 @@ def test_the_real_trainer_goes_on_from_the_live_drafter(tmp_path: Path) -> None:
             world.request(
                 SHOP, world.now - 600 + n, 2.4, "base", scope=SHARED,
                 prompt_ids=list(row.ids[: row.spans[0][0]]),
-                output_ids=list(row.ids[row.spans[0][0] :]), expires=world.now + 14 * DAY,
+                output_ids=list(row.ids[slice(*row.spans[0])]), expires=world.now + 14 * DAY,
             )
             for n, row in enumerate(rows)
         ]
@@ -240,7 +240,8 @@ def test_the_real_trainer_goes_on_from_the_live_drafter(tmp_path: Path) -> None:
     world.scores = {"base": 2.4, "auto-2": 3.1}
     settle(world, 240.0)
     change = world.loop.journal.changes()[0]
-    assert change.stage is ChangeStage.LIVE, change.reason
+    (log,) = world.store.folder.glob("jobs/*/log.txt")
+    assert change.stage is ChangeStage.LIVE, log.read_text()
     version = world.store.version("auto-2")
     assert version.spec == "dflash:{network}" and version.target == made_for
     trained = world.store.folders(version)["network"]

@@ -125,7 +125,8 @@ def test_cohorts_have_cells_of_their_own_and_all_of_them_one(model):
     assert german.tokens_per_round.value > 4 and english.tokens_per_round.value == 1.0
     assert english.al is None and english.draft_rounds == 0
     assert both.rounds == german.rounds + english.rounds and both.al == german.al
-    assert german.positions[0] > 0.5 and len(german.positions) <= 15
+    share = german.positions[0]  # nothing repeats itself in four of a text's seven rounds
+    assert share == pytest.approx(3 / 7) and len(german.positions) <= 15
     plain = matrix.cell(NONE, DE)
     assert (plain.requests, plain.rounds, plain.tokens_per_round.value) == (2, 78, 1.0)
     assert matrix.costs is None and german.speedup is None, "no table of costs was asked for"
@@ -144,7 +145,8 @@ def test_no_text_is_scored_with_itself(model, tmp_path):
     matrix = score(candidates, texts)
     assert matrix.left_out == {"in_a_corpus": 3} and matrix.texts == 2
     assert matrix.cell("cor").requests == matrix.cell("suffix").requests == 2
-    assert matrix.cell("cor").al.value > 5, "the same answer came again later: that counts"
+    assert matrix.cell("cor").al.value > 3, "the same answer came again later: that counts"
+    assert matrix.cell("suffix").tokens_per_round.value < 1.5
     with pytest.raises(InvalidRequest, match=r"a text that can be scored \(in_a_corpus 1\)"):
         score(candidates, texts[:1])
 

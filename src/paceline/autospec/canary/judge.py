@@ -149,6 +149,7 @@ def _compare(state: CanaryState, metric: str, policy: CanaryPolicy) -> MetricCom
         np.stack([getattr(step, arm).of(metric) for step in state.steps], 1)
         for arm in ("canary", "live")
     ]
+    shown = compare_arms(arms[0], arms[1], relative=False)
     is_share = metric in ("errors", "invalid")
     if is_share:
         arms = [_smoothed(arm) for arm in arms]
@@ -164,12 +165,13 @@ def _compare(state: CanaryState, metric: str, policy: CanaryPolicy) -> MetricCom
     result = compare_arms(arms[0], arms[1], relative=relative)
     bounds = result.bounds(PARTS[metric] * policy.alpha, policy.tuned_requests)
     count = int(sum(step.canary.of(metric)[N] for step in state.steps))
-    worse, low, high = (float(value) for value in (result.difference, *bounds))
+    plain = shown.difference if is_share else result.difference
+    worse, low, high = (float(value) for value in (plain, *bounds))
     if not (math.isfinite(worse) and math.isfinite(high)):
         return MetricComparison(metric, None, None, None, None, None, allowed, count)
     if metric == MAIN:
         worse, low, high = -worse, -high, -low
-    means = [float(result.canary), float(result.live)]
+    means = [float(shown.canary), float(shown.live)]
     canary, live = map(math.exp, means) if metric == "ttft" else means
     return MetricComparison(metric, canary, live, worse, low, high, allowed, count)
 

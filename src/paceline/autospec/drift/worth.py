@@ -48,7 +48,7 @@ def objections(
         running = ledger.training(cohort.label)
         last = ledger.last_change(cohort.label)
         if running is not None:
-            yield f"A training for {cohort.label} already runs."
+            yield f"Another drafter for {cohort.label} is under way already."
         elif last is not None and now - last < policy.cool_down_days * DAY:
             days = (now - last) / DAY
             yield (

@@ -60,18 +60,12 @@ class CohortRouting:
             evidence = self._evidence(cohort, rounds, names)
             if cohort in self._changing() or not evidence:
                 continue
-            serving = live.get(cohort, live.get(ALL))
-            routed = self._shared(cohort, names, evidence)
-            if routed.shares.keys() != {serving}:
+            choice = choose_drafters(cohort, names, evidence, self._policy)
+            if choice.best != live.get(cohort, live.get(ALL)):
+                source = " and ".join(dict.fromkeys(batch.source for batch in evidence))
+                routed = RoutedCohort(cohort, choice.shares, source, choice.why, tools.clock())
                 favoured.append(self._lasting(routed, before.get(cohort)))
         return favoured
-
-    def _shared(
-        self, cohort: str, names: Sequence[str], evidence: Sequence[DrafterEvidence]
-    ) -> RoutedCohort:
-        choice = choose_drafters(cohort, names, evidence, self._policy)
-        source = " and ".join(dict.fromkeys(batch.source for batch in evidence))
-        return RoutedCohort(cohort, choice.shares, source, choice.why, self._tools.clock())
 
     def _lasting(self, routed: RoutedCohort, before: RoutedCohort | None) -> RoutedCohort:
         """Return the shares of before, where they differ too little to move sessions."""

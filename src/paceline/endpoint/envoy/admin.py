@@ -12,8 +12,8 @@ from paceline.endpoint.errors import EndpointError
 
 VERSION = re.compile(r'^(\S+)\.version_text: "(.*)"$', re.MULTILINE)
 
-ANSWERS = "upstream_rq_(2xx%7C4xx%7C5xx%7Crx_reset)$"
-ANSWER = re.compile(r"cluster\.(.+)\.upstream_rq_(2xx|4xx|5xx|rx_reset)")
+BROKEN = "upstream_cx_destroy_remote_with_active_rq"
+ANSWER = re.compile(rf"cluster\.(.+)\.(upstream_rq_[245]xx|{BROKEN})")
 
 
 class EnvoyAdmin:
@@ -57,12 +57,13 @@ class EnvoyAdmin:
         return counts
 
     def answer_counts(self) -> dict[str, dict[str, int]]:
-        """Return how each cluster's requests have ended: by class of their status, and `broken`."""
-        listed = self._get(f"/stats?format=json&filter={ANSWERS}").json()["stats"]
+        """Return how each cluster's requests have ended: by class of their status, and `broken`
+        where the connection ended under them."""
+        listed = self._get("/stats?format=json&filter=^cluster").json()["stats"]
         counts: dict[str, dict[str, int]] = {}
         for stat in listed:
             if match := ANSWER.fullmatch(stat.get("name", "")):
-                ended = "broken" if match[2] == "rx_reset" else match[2]
+                ended = "broken" if match[2] == BROKEN else match[2].removeprefix("upstream_rq_")
                 counts.setdefault(match[1], {})[ended] = int(stat["value"])
         return counts
 

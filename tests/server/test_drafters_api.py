@@ -1,0 +1,497 @@
+"""Drafters over HTTP: loaded, routed to and retired while the server serves, by the admin alone."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from paceline.core import InvalidRequest
+from paceline.dataset.traces.reader import read_requests
+from paceline.engine.async_engine import AsyncEngine
+from paceline.engine.build import build_engine
+from paceline.engine.config import EngineConfig
+from paceline.engine.newcomers import DrafterBuilder
+from paceline.server.run import Server
+from paceline.server.settings import ServerSettings
+from tests.engine.test_lineup import held_by, megabytes
+from tests.models.dflash.tiny import write_drafter
+
+from .conftest import Client, eventually, listening
+from .fake import FakeAsyncEngine
+from .test_real_engine import PROMPT, TEXT, clients, tiny_engine
+
+ADMIN, KEY = "admin-secret", "sk-app"
+PATH, ROUTES = "/v1/drafters", "/v1/drafters/routes"
+ADMINS = {"Authorization": f"Bearer {ADMIN}"}
+CHANGING = ("free blocks", "rounds")  # they depend on what runs at the moment
+LABELS = ("drafter", "version", "route", "state", "part")  # of metrics, beside the model's name
+PARTS = ("model", "app", "language", "region")
+CALLS = [("GET", PATH), ("POST", PATH), ("PUT", ROUTES), ("DELETE", f"{PATH}/ngram")]
+
+
+@contextmanager
+def served(**options: Any) -> Iterator[tuple[AsyncEngine, Server, httpx.Client]]:
+    """A server of the real engine with the drafter `ngram`, and a client with the admin key."""
+    settings = {"admin_key": ADMIN, **options.pop("settings", {})}
+    make = options.pop("make", tiny_engine)
+    engine = make(**{"drafter": "ngram", "spare_drafter_memory": 2**24, **options})
+    with (
+        listening(engine, **settings) as server,
+        httpx.Client(base_url=server.url, trust_env=False, timeout=60, headers=ADMINS) as http,
+    ):
+        yield engine, server, http
+
+
+def load(http: httpx.Client, name: str, spec: str) -> httpx.Response:
+    return http.post(PATH, json={"name": name, "spec": spec})
+
+
+def route(http: httpx.Client, default: str | None, *cohorts: Any, **more: Any) -> httpx.Response:
+    return http.put(ROUTES, json={"default": default, "cohorts": list(cohorts), **more})
+
+
+def names(http: httpx.Client) -> dict[str, str]:
+    return {each["name"]: each["state"] for each in http.get(PATH).json()["drafters"]}
+
+
+def ask(http: httpx.Client, headers: dict[str, str] | None = None, **body: Any) -> dict[str, Any]:
+    body = {**TEXT, "prompt": PROMPT, "max_tokens": 4, **body}
+    answer = http.post("/v1/completions", json=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def why(answer: dict[str, Any]) -> tuple[str, str]:
+    return answer["metrics"]["drafter"], answer["metrics"]["route"]
+
+
+# -- who may ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("method", "path"), CALLS)
+def test_only_the_admin_may(method: str, path: str) -> None:
+    engine = FakeAsyncEngine()
+    for settings, key, status, code, said in [
+        (ServerSettings(), "", 403, "no_admin_key", "start it with --admin-key"),
+        (ServerSettings(api_keys=(KEY,)), KEY, 403, "no_admin_key", "PACELINE_ADMIN_KEY"),
+        (ServerSettings(admin_key=ADMIN), "", 401, "invalid_admin_key", "the admin key is needed"),
+        (ServerSettings(admin_key=ADMIN, api_keys=(KEY,)), KEY, 401, "invalid_admin_key", "admin"),
+    ]:
+        client = Client(engine, settings)
+        answer = client.request(method, path, headers={"Authorization": f"Bearer {key}"})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"]) == (status, code)
+        assert said in error["message"] and ADMIN not in answer.text
+
+
+def test_the_admin_key_opens_nothing_else() -> None:
+    client = Client(FakeAsyncEngine(), ServerSettings(admin_key=ADMIN, api_keys=(KEY,)))
+    assert client.get(PATH, headers=ADMINS).status_code == 200
+    assert client.get("/v1/models", headers=ADMINS).status_code == 401
+
+
+def test_an_admin_key_that_cannot_be_one_is_refused_and_not_shown() -> None:
+    for keys in ({"admin_key": ""}, {"admin_key": "a b"}, {"admin_key": KEY, "api_keys": (KEY,)}):
+        with pytest.raises(InvalidRequest, match="admin_key: got '<hidden>'") as refused:
+            ServerSettings(**keys)
+        assert KEY not in str(refused.value)
+
+
+# -- what they can do ------------------------------------------------------------------------------
+
+
+def test_a_drafter_is_loaded_routed_to_and_retired(tmp_path: Path) -> None:
+    folder = write_drafter(tmp_path / "drafter")
+    with served() as (_, _, http):
+        before = http.get(PATH).json()
+        assert before["routes"] == {"default": "ngram", "cohorts": [], "salt": ""}
+        (only,) = before["drafters"]
+        assert only == {
+            "name": "ngram", "version": "1", "spec": "ngram", "state": "live", "requests": 0,
+            "weight_bytes": 0, "kv_bytes": 0,
+        }  # fmt: skip
+        assert why(ask(http)) == ("ngram", "default")
+        loaded = load(http, "app-3", f"dflash:{folder}")
+        assert loaded.status_code == 201
+        shown = loaded.json()
+        assert (shown["name"], shown["state"]) == ("app-3", "live")
+        assert shown["spec"] == f"dflash:{folder}" and shown["version"]
+        assert shown["weight_bytes"] > 0 and shown["kv_bytes"] > 0
+        assert why(ask(http)) == ("ngram", "default"), "nothing is routed to it yet"
+        assert why(ask(http, speculative={"drafter": "app-3"})) == ("app-3", "named")
+        routed = route(http, "app-3")
+        assert routed.status_code == 200 and routed.json()["routes"]["default"] == "app-3"
+        answer = ask(http, speculative={"policy": "fixed"})
+        assert why(answer) == ("app-3", "default")
+        assert answer["metrics"]["drafter_version"] == shown["version"]
+        retired = http.delete(f"{PATH}/ngram")
+        assert (retired.status_code, retired.json()["state"]) == (200, "retired")
+        assert names(http) == {"app-3": "live"}
+        plain = http.put(ROUTES, json={})
+        assert plain.json()["routes"]["default"] is None
+        assert why(ask(http)) == (None, None), "plain decoding"
+
+
+def test_a_drafter_with_requests_waits_for_them() -> None:
+    with served(drafter=("ngram", "suffix")) as (engine, server, http):
+        # hot, so that no draft stands: hundreds of steps
+        long = {**TEXT, "prompt": PROMPT, "max_tokens": 900, "temperature": 5, "n": 8}
+        url = f"{server.url}/v1/completions"
+        with httpx.stream("POST", url, json={**long, "stream": True}, trust_env=False) as stream:
+            lines = stream.iter_lines()  # kept: the stream ends with it
+            next(lines)
+            assert route(http, "suffix").status_code == 200
+            waiting = http.delete(f"{PATH}/ngram")
+            assert waiting.status_code == 202
+            assert (waiting.json()["state"], waiting.json()["requests"]) == ("retiring", 8)
+            assert names(http) == {"ngram": "retiring", "suffix": "live"}
+            assert why(ask(http)) == ("suffix", "default")
+            refused = http.post("/v1/completions", json={**TEXT, "prompt": PROMPT,
+                                "speculative": {"drafter": "ngram"}})  # fmt: skip
+            assert refused.status_code == 400
+            assert refused.json()["error"]["param"] == "speculative.drafter"
+        eventually(lambda: names(http) == {"suffix": "live"})
+        assert engine.alive
+
+
+def test_requests_follow_the_headers_of_their_cohort_and_session() -> None:
+    with served(drafter=("a=ngram", "b=suffix")) as (_, _, http):
+        half = {"match": {"app": "shop", "region": "eu"}, "shares": {"a": 0.5, "b": 0.5}}
+        whole = {"match": {"app": "shop"}, "shares": {"b": 1}}
+        assert route(http, "a", half, whole, salt="canary-7").status_code == 200
+        shop = {"X-Paceline-App": "shop", "X-Paceline-Region": "eu"}
+        assert why(ask(http)) == ("a", "default")
+        assert why(ask(http, {**shop, "X-Paceline-Region": "us"})) == ("b", "route 1")
+        got = {why(ask(http, {**shop, "X-Session-ID": f"s{place}"})) for place in range(24)}
+        assert got == {("a", "route 0"), ("b", "route 0")}
+        for said in ({"X-Session-ID": "s-1"}, {"user": "u-1"}, {"prompt_cache_key": "k-1"}):
+            fields = {} if "X-Session-ID" in said else said
+            headers = {**shop, **({} if fields else said)}
+            assert len({why(ask(http, headers, **fields)) for _ in range(8)}) == 1
+        stated = http.get(PATH).json()["routes"]
+        assert stated["salt"] == "canary-7"
+        assert stated["cohorts"][0]["match"] == {
+            **dict.fromkeys(PARTS), "app": "shop", "region": "eu"
+        }  # fmt: skip
+
+
+# -- what is refused -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"name": "new"}, "spec"),
+        ({"spec": "suffix"}, "name"),
+        ({"name": "a/b", "spec": "suffix"}, "name"),
+        ({"name": "routes", "spec": "suffix"}, "name"),
+        ({"name": "n" * 129, "spec": "suffix"}, "name"),
+        ({"name": "new", "spec": 3}, "spec"),
+        ({"name": "new", "spec": "nonsense"}, "spec"),
+        ({"name": "new", "spec": "dflash:/no/such/folder"}, "spec"),
+        ({"name": "new", "spec": "other=suffix"}, "spec"),
+        ({"name": "new", "spec": "suffix", "sepc": "x"}, "sepc"),
+    ],
+)
+def test_what_cannot_be_loaded_is_refused_by_its_field(
+    admin: httpx.Client, body: dict[str, Any], param: str
+) -> None:
+    answer = admin.post(PATH, json=body)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == param
+    assert names(admin) == {"ngram": "live"}
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"default": "gone"}, "default"),
+        ({"cohorts": [{"shares": {"gone": 1}}]}, "cohorts[0].shares.gone"),
+        ({"cohorts": [{"shares": {"ngram": 0.5}}]}, "cohorts[0].shares"),
+        ({"cohorts": [{"shares": {"ngram": 1.5}}]}, "cohorts[0].shares.ngram"),
+        ({"cohorts": [{"match": {"lang": "de"}, "shares": {"ngram": 1}}]}, "cohorts[0].match.lang"),
+        ({"cohorts": [{}]}, "cohorts[0].shares"),
+        ({"cohorts": 3}, "cohorts"),
+        ({"defualt": "ngram"}, "defualt"),
+    ],
+)
+def test_routes_that_mean_nothing_are_refused_and_change_nothing(
+    admin: httpx.Client, body: dict[str, Any], param: str
+) -> None:
+    answer = admin.put(ROUTES, json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+    assert admin.get(PATH).json()["routes"]["default"] == "ngram"
+
+
+@pytest.fixture(scope="module")
+def admin() -> Iterator[httpx.Client]:
+    with served() as (_, _, http):
+        yield http
+
+
+def test_what_the_server_holds_refuses_with_409_and_404(
+    admin: httpx.Client, tmp_path: Path
+) -> None:
+    large = write_drafter(tmp_path / "large", layers=40)
+    for answer, status, code in [
+        (load(admin, "ngram", "suffix"), 409, "drafter_in_use"),
+        (admin.delete(f"{PATH}/ngram"), 409, "drafter_in_use"),
+        (admin.delete(f"{PATH}/gone"), 404, "drafter_not_found"),
+        (load(admin, "large", f"dflash:{large}"), 409, "no_room"),
+    ]:
+        assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), answer.text
+    assert (
+        "--spare-drafter-memory" in load(admin, "l", f"dflash:{large}").json()["error"]["message"]
+    )
+
+
+def test_a_load_that_dies_is_a_500_and_harms_nobody(
+    admin: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_memory(*_: object) -> None:
+        raise MemoryError("no memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DrafterBuilder, "_build", no_memory)
+        answer = load(admin, "new", "suffix")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "load_failed")
+    assert names(admin) == {"ngram": "live"} and why(ask(admin)) == ("ngram", "default")
+    assert load(admin, "new", "suffix").status_code == 201
+    assert admin.delete(f"{PATH}/new").status_code == 200
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"name": "\xff"}'])
+def test_a_body_that_is_no_object_is_refused(admin: httpx.Client, body: bytes) -> None:
+    for method, path in (("POST", PATH), ("PUT", ROUTES)):
+        answer = admin.request(
+            method, path, content=body, headers={"Content-Type": "application/json"}
+        )
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_json")
+
+
+# -- what is told ----------------------------------------------------------------------------------
+
+
+def samples(http: httpx.Client, name: str) -> dict[tuple[str, ...], float]:
+    """The series of a metric, by the values of their labels without the model's name."""
+    return {
+        tuple(sample.labels[label] for label in LABELS if label in sample.labels): sample.value
+        for family in text_string_to_metric_families(http.get("/metrics").text)
+        for sample in family.samples
+        if sample.name == f"paceline:{name}"
+    }
+
+
+def test_metrics_of_each_drafter_end_when_it_leaves() -> None:
+    with served() as (_, _, http):
+        assert load(http, "new", "suffix").status_code == 201
+        assert load(http, "bad", "nonsense").status_code == 400
+        half = {"shares": {"ngram": 0.5, "new": 0.5}}
+        route(http, "ngram", half)
+        told = [ask(http, max_tokens=30, speculative={"policy": "fixed"}) for _ in range(16)]
+        ask(http, speculative={"drafter": "new"})
+        requests = samples(http, "drafter_requests_total")
+        assert sum(requests.values()) == 17 and requests["new", "1", "named"] == 1
+        for name in ("ngram", "new"):
+            routed = [each for each in told if why(each)[0] == name]
+            assert requests[name, "1", "route 0"] == len(routed) > 0
+            counts = [each["metrics"]["speculative_decoding"] for each in routed]
+            accepted = sum(each["num_accepted_draft_tokens"] for each in counts)
+            assert samples(http, "drafter_accepted_tokens_total")[name, "1"] >= accepted
+            assert samples(http, "drafter_draft_rounds_total")[name, "1"] > 0
+        assert samples(http, "drafters") == {("loading",): 0, ("live",): 2, ("retiring",): 0}
+        assert samples(http, "drafter_bytes")["new", "1", "weights"] == 0
+        assert samples(http, "drafter_loads_total") == {(): 1}
+        assert samples(http, "drafter_load_failures_total") == {(): 1}
+        assert samples(http, "drafter_load_seconds_total")[()] > 0
+        route(http, "ngram")
+        assert http.delete(f"{PATH}/new").status_code == 200
+        for name in ("drafter_requests_total", "drafter_tokens_total", "drafter_bytes"):
+            assert {labels[0] for labels in samples(http, name)} == {"ngram"}
+
+
+def test_traces_say_what_a_request_got_and_why(tmp_path: Path) -> None:
+    with served(settings={"traces": str(tmp_path)}, drafter=("a=ngram", "b=suffix")) as (
+        _,
+        _,
+        http,
+    ):
+        route(http, "a", {"match": {"app": "shop"}, "shares": {"b": 1}})
+        ask(http, {"X-Paceline-App": "shop"})
+        ask(http)
+        ask(http, speculative={"drafter": "b"})
+        ask(http, speculative="off")
+    rows = sorted((row.route, row.drafter or "", row.spec_off) for row in read_requests(tmp_path))
+    assert rows == [
+        ("default", "", True),
+        ("default", "a", False),
+        ("named", "b", False),
+        ("route 0", "b", False),
+    ]
+
+
+def test_the_page_and_the_log_show_what_is_loaded(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    with served() as (_, _, http):
+        load(http, "new", "suffix")
+        facts = http.get("/ui/serving").json()
+        assert [each["name"] for each in facts["drafters"]] == ["ngram", "new"]
+        route(http, "new")
+        http.delete(f"{PATH}/ngram")
+        assert http.get("/ui/serving").json()["default_drafter"] == "new"
+    assert "drafter new is loaded after" in caplog.text and "ngram has left" in caplog.text
+    assert ADMIN not in caplog.text
+
+
+# -- swaps under load ------------------------------------------------------------------------------
+
+
+async def tokens(http: httpx.AsyncClient, count: int, **changes: Any) -> list[list[int]]:
+    """The token ids of streams, of which six run at once, half of them sampled."""
+    turn = asyncio.Semaphore(6)
+
+    async def one(index: int) -> list[int]:
+        body = {
+            **TEXT,
+            "prompt": [3 + index, 7, 9, 11] * 6,
+            "max_tokens": 120,
+            "temperature": index % 2,
+            "seed": index,
+            **changes,
+        }
+        async with turn:
+            answer = await http.post("/v1/completions", json={**body, "return_token_ids": True})
+        assert answer.status_code == 200, answer.text
+        ids: list[int] = answer.json()["choices"][0]["token_ids"]
+        assert len(ids) == body["max_tokens"], "cut short"
+        return ids
+
+    return list(await asyncio.gather(*map(one, range(count))))
+
+
+async def swap_until(http: httpx.AsyncClient, done: asyncio.Task[Any], specs: list[str]) -> int:
+    """Load, route and retire drafters until a task is done; return how many swaps that were."""
+    swaps, before = 0, "ngram"
+    while not done.done():
+        before, swaps = await swap(http, before, f"v{swaps}", specs[swaps % len(specs)]), swaps + 1
+    return swaps
+
+
+async def swap(http: httpx.AsyncClient, before: str, name: str, spec: str) -> str:
+    """Give all new requests another drafter, and return its name."""
+    assert (await http.post(PATH, json={"name": name, "spec": spec})).status_code == 201
+    assert (await http.put(ROUTES, json={"default": name})).status_code == 200
+    assert (await http.delete(f"{PATH}/{before}")).status_code in (200, 202)
+    return name
+
+
+def swapped(
+    specs: list[str], make: Callable[..., AsyncEngine] = tiny_engine, **changes: Any
+) -> tuple[list[list[int]], list[list[int]], int]:
+    """The tokens of streams without drafts, of the same while drafters are swapped, and the number
+    of swaps."""
+
+    async def test(url: str) -> tuple[list[list[int]], list[list[int]], int]:
+        async with clients(url) as http:
+            http.headers.update(ADMINS)
+            plain = await tokens(http, 24, speculative="off")
+            drafted = asyncio.create_task(tokens(http, 24, **changes))
+            swaps = await swap_until(http, drafted, specs)
+            return plain, await drafted, swaps
+
+    settings = {"served_model_names": ("tiny",)}
+    with served(max_num_seqs=8, draft_policy="fixed", make=make, settings=settings) as (
+        engine,
+        server,
+        _,
+    ):
+        plain, drafted, swaps = asyncio.run(test(server.url))
+        assert engine.alive and engine.stats().drafter_failures == 0
+        assert engine.stats().speculation.accepted_tokens > 0
+        eventually(lambda: len(engine.versions.list()) == 1)
+    return plain, drafted, swaps
+
+
+def specs_of(folder: Path) -> list[str]:
+    write_drafter(folder)
+    return ["suffix", f"hybrid:{folder}", f"dflash:{folder}", "ngram"]
+
+
+def test_swaps_under_load_fail_no_request_and_change_no_token(tmp_path: Path) -> None:
+    plain, drafted, swaps = swapped(specs_of(tmp_path / "drafter"))
+    assert drafted == plain
+    assert swaps > 3, "hardly anything was swapped"
+
+
+def test_the_comparison_finds_tokens_that_differ(tmp_path: Path) -> None:
+    """The control: streams that may differ from the target's do, and are found."""
+    plain, drafted, _ = swapped(specs_of(tmp_path / "drafter"), speculative={"lossy": 0.9})
+    assert len(drafted) == len(plain) and drafted != plain
+
+
+def real_engine(**options: Any) -> AsyncEngine:
+    options = {**options, "spare_drafter_memory": 2**30, "kv_memory": 2**29}
+    config = EngineConfig(model="smollm2-135m", max_model_len=1024, **options)
+    return AsyncEngine(build_engine(config))
+
+
+@pytest.mark.slow
+@pytest.mark.model
+def test_swaps_of_the_shipped_drafter_change_no_token_of_the_real_model() -> None:
+    plain, drafted, swaps = swapped(["auto", "suffix", "auto"], real_engine)
+    assert drafted == plain
+    assert swaps > 3, "hardly anything was swapped"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_memory_is_flat_over_two_hundred_swaps_under_load(tmp_path: Path) -> None:
+    """Each drafter takes 5 MB, and each swap waits until the one before has left."""
+    wide = {"intermediate_size": 6_000}
+    folders = [write_drafter(tmp_path / str(seed), seed=seed, **wide) for seed in (1, 2)]
+    specs = [f"dflash:{folders[0]}", f"hybrid:{folders[1]}", f"hybrid:{folders[0]}"]
+    memory: list[float] = []
+    sizes: list[dict[str, int]] = []
+    alive: list[weakref.ref[Any]] = []
+
+    async def traffic(http: httpx.AsyncClient, done: asyncio.Event) -> int:
+        asked = 0
+        while not done.is_set():
+            assert len(await tokens(http, 6, max_tokens=24)) == 6
+            asked += 6
+        return asked
+
+    async def test(engine: AsyncEngine, url: str) -> int:
+        done, before = asyncio.Event(), "ngram"
+        async with clients(url) as http:
+            http.headers.update(ADMINS)
+            busy = asyncio.create_task(traffic(http, done))
+            for number in range(200):
+                before = await swap(http, before, f"v{number}", specs[number % 3])
+                alive.append(weakref.ref(engine.drafters[before]))
+                while len(engine.versions.list()) > 1:
+                    await asyncio.sleep(0.002)
+                assert (await http.get("/metrics")).status_code == 200
+                if number % 20 == 0:
+                    gc.collect()
+                memory.append(megabytes())
+                sizes.append(held_by(engine.engine))
+            done.set()
+            return await busy
+
+    with served(max_num_seqs=8, spare_drafter_memory=2**27, kv_memory=2**22) as (engine, server, _):
+        assert asyncio.run(test(engine, server.url)) > 200
+        assert engine.stats().drafter_failures == 0
+        eventually(lambda: sum(ref() is not None for ref in alive) == 1)
+    counted = [{key: size[key] for key in size if key not in CHANGING} for size in sizes]
+    assert counted[-1] == counted[2]
+    assert max(memory[100:]) - max(memory[20:50]) < 30, f"{memory[::20]}"
