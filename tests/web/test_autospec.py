@@ -79,6 +79,7 @@ def test_cohorts_have_curves_with_season_and_marks(world: World, open_page: Open
         shop = page.locator(f'[data-cohort="{SHOP}"]')
         assert "shop-2 live, 2 days ago" in shop.inner_text()
         chat.locator("summary").click()
+        chat.locator("table th").first.wait_for()
         heads = chat.locator("table th").all_inner_texts()
         assert heads == ["days ago", "AL incl. bonus", "usual"]
         assert chat.locator("table tr").count() > 150
@@ -186,6 +187,16 @@ def test_a_version_is_promoted_and_rolled_back_with_the_key(world: World, open_p
         page.reload()
         page.wait_for_selector(".autospec .body:not([hidden])")
         assert page.input_value("#admin-key") == ""
+
+
+def test_a_live_version_that_the_server_lacks_is_marked(world: World, open_page: Open) -> None:
+    world.live("ngram")  # as the server's drafter is called
+    world.live("shop-1", SHOP)
+    world.store.register("next", ME, spec="suffix")
+    with serving(world.folder) as running:
+        page = opened(open_page, running.url)
+        marked = page.locator(".versions tr:has(.missing) th").all_inner_texts()
+        assert marked == ["shop-1"]
 
 
 def test_a_refusal_stands_at_its_field(world: World, open_page: Open) -> None:

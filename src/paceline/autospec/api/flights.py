@@ -69,4 +69,12 @@ def on_thread(name: str, work: Callable[[], T]) -> Future[T]:
 
 async def patiently(future: Future[T], seconds: float) -> T:
     """Wait for work without ending it. Raises TimeoutError."""
-    return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(future)), seconds)
+    waiting = asyncio.wrap_future(future)
+    waiting.add_done_callback(_looked_at)
+    return await asyncio.wait_for(asyncio.shield(waiting), seconds)
+
+
+def _looked_at(future: asyncio.Future[T]) -> None:
+    """Look at an error that comes when nobody waits any more: asyncio would log it as lost."""
+    if not future.cancelled():
+        future.exception()

@@ -83,7 +83,7 @@ export function decisionList({ decisions, time, left_out: { decisions: more } })
 
 /** @param {ShownDecision} decision @param {number} now */
 function decisionItem({ kind, action, cohorts, noted, ended, gain, cost, why, why_not: not }, now) {
-  const until = ended === null ? `since ${ago(noted, now)}` : `until ${ago(ended, now)}`;
+  const until = ended === null ? `decided ${ago(noted, now)}` : `ended ${ago(ended, now)}`;
   return h("article", { class: "item decision" },
     h("h3", {}, `${kind}: ${action}`),
     h("p", { class: "hint" },

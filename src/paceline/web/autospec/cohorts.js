@@ -138,7 +138,8 @@ function driftText({ by_loop: isByLoop, reference_days: known, days, change, err
   const { seen, expected } = al;
   const span = `the last ${number(days)} days`;
   if (change === null) {
-    return `Nothing is judged yet, with ${known} days of reference; ${span}: ${fixed(seen, 2)}.`;
+    const so = seen === null ? "" : `; AL of ${span} is ${fixed(seen, 2)}`;
+    return `Nothing is judged yet, with ${known} days of reference${so}.`;
   }
   const sure = error === null ? "" : ` (± ${percent(1.96 * error, 1)})`;
   return `${fixed(seen, 2)} in ${span} where ${fixed(expected, 2)} is usual: ${signed(change)}`

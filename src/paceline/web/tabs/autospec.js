@@ -12,7 +12,7 @@ import { find, h } from "../lib/dom.js";
 import { errorBox } from "../lib/errors.js";
 import { getJson, HttpError } from "../lib/http.js";
 
-/** @import { AutospecOverview } from "../types/answers" */
+/** @import { AutospecOverview, ServingFacts } from "../types/answers" */
 /** @import { TabContext } from "../types/page" */
 
 const EVERY = 10_000; // milliseconds between two questions
@@ -97,9 +97,11 @@ class AutospecTab {
     const by = this.#by;
     let wait = EVERY;
     try {
-      /** @type {AutospecOverview} */
-      const view = await getJson(`v1/autospec?by=${by}`);
-      this.#draw(view);
+      /** @type {[AutospecOverview, ServingFacts]} */
+      const [view, serving] = await Promise.all([
+        getJson(`v1/autospec?by=${by}`), getJson("ui/serving"),
+      ]);
+      this.#draw(view, serving);
       this.#trouble.replaceChildren();
       if (view.traces.state === "reading") wait = SOON;
     } catch (error) {
@@ -114,8 +116,8 @@ class AutospecTab {
     this.#timer = setTimeout(() => this.#ask(), by === this.#by ? wait : 0);
   }
 
-  /** @param {AutospecOverview} view */
-  #draw(view) {
+  /** @param {AutospecOverview} view @param {ServingFacts} serving */
+  #draw(view, serving) {
     const { loop, time } = view;
     this.#state.className = loop ? "state" : "state stale";
     this.#state.replaceChildren(loop
@@ -126,7 +128,7 @@ class AutospecTab {
     redraw(this.#changes, loop ? null : start, changeList(view));
     this.#cohorts.show(view);
     redraw(this.#matrix, matrixTable(view));
-    redraw(this.#versions, versionTable(view));
+    redraw(this.#versions, versionTable(view, serving.drafters.map(({ name }) => name)));
     redraw(this.#decisions, decisionList(view));
     this.#promotion.show(view);
   }
