@@ -17,6 +17,7 @@ from tests.autospec.loop.worlds import (
     SHOP,
     Killed,
     Killer,
+    Likeness,
     World,
     drifted,
     with_days_of,
@@ -194,9 +195,11 @@ def test_deciding_alone_changes_nothing(world: World) -> None:
 def test_a_kill_at_every_point_changes_nothing(
     scenario: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    like = Likeness()
+
     def run(folder: Path, at: int | None) -> tuple[World, int, bool]:
         folder.mkdir()
-        world, killer = World(folder), Killer(at)
+        world, killer = World(folder, like=like), Killer(at)
         if scenario == "drift":
             drifted(world)
         else:
@@ -219,7 +222,7 @@ def test_a_kill_at_every_point_changes_nothing(
     assert points > 20
     for at in range(points):
         world, _, was_killed = run(tmp_path / str(at), at)
-        assert was_killed
-        assert world.end() == expected, f"killed at {at} of {points}"
+        assert was_killed, like
+        assert world.end() == expected, f"killed at {at} of {points}, {like}"
         assert max(world.serving.loads.values()) == 1, f"loaded twice after a kill at {at}"
         world.close()

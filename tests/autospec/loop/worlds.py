@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -126,6 +128,14 @@ class FakeServing:
         return self.routes.default
 
 
+@dataclass(frozen=True)
+class Likeness:
+    """When a world begins, and the seed of its requests: worlds of one likeness have the same."""
+
+    now: float = field(default_factory=time.time)
+    seed: int = field(default_factory=lambda: secrets.randbelow(2**32))
+
+
 class World:
     """Everything outside the loop, and a loop that may be made anew."""
 
@@ -135,14 +145,16 @@ class World:
         policy: AutospecPolicy = POLICY,
         target: TargetIdentity = TARGET,
         model: str = "tiny",
+        like: Likeness | None = None,
     ) -> None:
         self.folder, self.policy = folder, policy
         self.target, self.model = target, model
-        self.now = time.time()
+        like = like or Likeness()
+        self.now = like.now
         self.serving = FakeServing()
         self.al: dict[str, float] = {}  # by drafter or drafter/app; 3 unless stated
         self.scores: dict[str, float] = {}
-        self.rng = np.random.default_rng()
+        self.rng = np.random.default_rng(like.seed)
         self.number = 0
         self.store = DrafterStore(folder / "store", create=True)
         (folder / "traces").mkdir()
