@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,21 +51,21 @@ def descendants(pid: int) -> list[int]:
 def evaluate_and_kill(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
 ) -> tuple[int, dict[str, Any]]:
-    """Run a command that starts replicas, and kill the one that drafts while it answers for the
-    time after so many. Nothing that was started may be left."""
+    """Run a command that starts replicas, and kill the one that drafts after so many answers.
+    Nothing that was started may be left."""
     replicas: list[ProcessReplica] = []
-    started: set[int] = set()
+    started, before = set[int](), set(descendants(os.getpid()))  # of this module, before: its vLLM
     begin, ask = ProcessReplica.__init__, RoundsReader.ask
     answers = iter(range(10**6))
 
     def noted(self: ProcessReplica, *args: Any) -> None:
         begin(self, *args)
         replicas.append(self)
-        started.update(descendants(os.getpid()))
+        started.update(set(descendants(os.getpid())) - before)
 
     def broken(self: RoundsReader, question: Any) -> RoundsAnswer:
         if next(answers) == after:
-            threading.Timer(0.2, os.kill, (replicas[0].pid, signal.SIGKILL)).start()
+            os.kill(replicas[0].pid, signal.SIGKILL)
         return ask(self, question)
 
     monkeypatch.setattr(ProcessReplica, "__init__", noted)
