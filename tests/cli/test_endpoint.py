@@ -62,8 +62,9 @@ class Written:
     def up(self) -> Iterator[subprocess.Popen[str]]:
         command = [sys.executable, "-m", "paceline", "endpoint", "up", str(self.file)]
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            preexec_fn=hears_ctrl_c,
+        )  # fmt: skip
         try:
             yield process
         finally:
@@ -79,6 +80,11 @@ class Written:
         own = (f"{self.folder}/", *(f"--port {port}" for port in self.ports))
         rows = (line.split(maxsplit=1) for line in listed.stdout.splitlines())
         return [int(pid) for pid, args in rows if any(word in args for word in own)]
+
+
+def hears_ctrl_c() -> None:
+    """Have a command hear SIGINT where these tests run in the background, which ignores it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def ready(process: subprocess.Popen[str]) -> list[str]:

@@ -13,6 +13,7 @@ import pytest
 
 from paceline.core import InvalidRequest, SamplingParams, SpeculativeParams
 from paceline.core.cohorts import Cohort
+from paceline.core.request import FinishReason
 from paceline.engine.async_engine import AsyncEngine, EngineDead
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
@@ -73,18 +74,16 @@ def test_swaps_under_load_change_no_token(tmp_path: Path) -> None:
         async with running(max_num_seqs=8) as engine:
             versions = engine.versions
             plain = await answers(engine, "plain", 24, off=True)
-            drafted = asyncio.create_task(answers(engine, "drafted", 24))
-            swaps, before = 0, "ngram"
-            while not drafted.done():
-                name = f"v{swaps}"
-                await versions.load(
-                    name, ["suffix", f"hybrid:{folder}", f"dflash:{folder}"][swaps % 3]
-                )
-                versions.route(Routes(default=name))
-                await versions.retire(before)
-                before, swaps = name, swaps + 1
-            assert await drafted == plain
-            assert swaps > 3, "hardly anything was swapped"
+            specs, swaps, before = ["suffix", f"hybrid:{folder}", f"dflash:{folder}"], 0, "ngram"
+            while swaps < 2 * len(specs):
+                drafted = asyncio.create_task(answers(engine, f"drafted{swaps}", 24))
+                while not drafted.done():
+                    name = f"v{swaps}"
+                    await versions.load(name, specs[swaps % len(specs)])
+                    versions.route(Routes(default=name))
+                    await versions.retire(before)
+                    before, swaps = name, swaps + 1
+                assert await drafted == plain
             await until(lambda: names(engine) == {before: DrafterState.LIVE})
             assert engine.stats().speculation.accepted_tokens > 0
             assert engine.stats().drafter_failures == 0
@@ -272,7 +271,7 @@ def test_a_failed_load_leaves_no_trace_and_harms_nobody(
                     await versions.load("new", "suffix")
             assert names(engine) == running_name and engine.drafters.keys() == {"ngram"}
             assert (await versions.load("new", "suffix")).state is DrafterState.LIVE
-            assert engine.alive and stream.requests[0].finish_reason is None
+            assert engine.alive and stream.requests[0].finish_reason in (None, FinishReason.LENGTH)
             stream.abort()
 
     run(test)

@@ -79,6 +79,25 @@ def test_another_programs_file_is_not_touched(folder: Path) -> None:
     assert (folder / FILE).read_bytes() == content
 
 
+def test_a_store_that_another_process_makes_meanwhile_is_no_foreign_one() -> None:
+    """The other one commits after the first look at the file."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+
+    class Other:
+        looks = 0
+
+        def execute(self, sql: str) -> sqlite3.Cursor:
+            answer = connection.execute(sql)
+            rows, self.looks = answer.fetchall(), self.looks + 1
+            if self.looks == 1:
+                schema.migrate(connection)
+            return connection.execute("SELECT ?", rows[0])
+
+    assert not schema.is_foreign(Other())  # type: ignore[arg-type]
+    connection.execute("PRAGMA application_id = 7")
+    assert schema.is_foreign(connection)
+
+
 def test_a_file_that_is_no_database_is_told(folder: Path) -> None:
     folder.mkdir()
     (folder / FILE).write_text("hello " * 1000)

@@ -79,8 +79,9 @@ def schema_version(connection: sqlite3.Connection) -> int:
 
 def is_foreign(connection: sqlite3.Connection) -> bool:
     """Return whether a database belongs to another program."""
-    mark = int(connection.execute("PRAGMA application_id").fetchone()[0])
+    # tables first: another process may make them, with the mark, between the two looks
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    mark = int(connection.execute("PRAGMA application_id").fetchone()[0])
     return bool(tables) and mark != APPLICATION_ID
 
 
