@@ -148,7 +148,8 @@ def test_of_two_promotions_at_once_one_happens(start: str, folder: Path) -> None
         values = ("a", ME, states[start][1])
         got = outcomes(place, "promote", values, values)
         refused = [text for text in got if isinstance(text, str)]
-        assert len(refused) == 1 and refused[0].startswith("name: got 'a'"), got
+        # the other one was there first, before or after this one looked
+        assert len(refused) == 1 and refused[0].startswith(("name: got 'a'", "to: got '")), got
         assert faults(place) == []
         with DrafterStore(place) as store:
             assert len(store.history("a")) == 3  # trained, then `start`, then one promotion
