@@ -1,4 +1,4 @@
-"""What learning costs those who are served: traces that are written, drafters that are exchanged.
+"""Measure what autospec costs requests: traces are written, and drafters are exchanged.
 
 python benchmarks/autospec.py capture MODEL [--at-once 1 32]   TPOT with traces ÷ without
 python benchmarks/autospec.py swap MODEL [--swaps 24]          latency while a drafter is exchanged

@@ -251,7 +251,7 @@ def test_a_failed_load_leaves_no_trace_and_harms_nobody(
         async with running() as engine:
             versions, running_name = engine.versions, names(engine)
             stream = engine.submit(PROMPT, LONG, request_id="busy")
-            await anext(aiter(stream))
+            first = await anext(aiter(stream))
             for name, spec, error in [
                 ("new", "nonsense", InvalidRequest),
                 ("new", "dflash:/no/such/folder", InvalidRequest),
@@ -271,8 +271,10 @@ def test_a_failed_load_leaves_no_trace_and_harms_nobody(
                     await versions.load("new", "suffix")
             assert names(engine) == running_name and engine.drafters.keys() == {"ngram"}
             assert (await versions.load("new", "suffix")).state is DrafterState.LIVE
-            assert engine.alive and stream.requests[0].finish_reason in (None, FinishReason.LENGTH)
-            stream.abort()
+            ids = [token for delta in (*first, *await read(stream)) for token in delta.token_ids]
+            assert engine.alive and stream.requests[0].finish_reason is FinishReason.LENGTH
+            plain = engine.submit(PROMPT, LONG, SpeculativeParams(off=True), request_id="plain")
+            assert ids == [token for delta in await read(plain) for token in delta.token_ids]
 
     run(test)
 

@@ -1,4 +1,4 @@
-"""What /v1/autospec answers, and the bodies that it takes: the page's types come from these."""
+"""Bodies of /v1/autospec, of requests and answers. The page's types are made from them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DecidingLoop(TypedDict):
 
 
 class ReadTraces(TypedDict):
-    """How far the traces were read: `none` where the server writes none, `reading` while that
+    """State of the reading of traces: `none` where the server writes none, `reading` while that
     lasts, `failed` with a `message`; `until` is the time up to which requests are counted."""
 
     state: Literal["none", "reading", "read", "failed"]
@@ -46,9 +46,9 @@ class CohortCurve(TypedDict):
 
 
 class CohortDrift(TypedDict):
-    """How the last `days` compare with what is usual: by the last turn of the loop (`by_loop`), or
-    by the default policy where none has looked. `expected` and the relative `change` are null where
-    the days of reference are too few; `error` is the change's standard error, where it is known."""
+    """Comparison of the last `days` with what is usual: by the last turn of the loop (`by_loop`),
+    or by the default policy where none has looked. `expected` and the relative `change` are null
+    where the days of reference are too few; `error` is the change's standard error, where known."""
 
     by_loop: bool
     reference_days: int
@@ -122,7 +122,7 @@ class ScoredAl(TypedDict):
 
 
 class SeenAl(TypedDict):
-    """What a version did for a cohort's requests in the last week; `speedup` is over decoding
+    """Sums of a version over a cohort's requests of the last week; `speedup` is over decoding
     without drafts, by the server's cost table."""
 
     al: float
@@ -170,8 +170,8 @@ class ShownChange(TypedDict):
 
 
 class ShownDecision(TypedDict):
-    """What was decided, and why nothing else; `gain` and `cost` are in the currency of the policy,
-    null where nothing is bought. It was made first when `noted`, last when `seen`."""
+    """A decision, and why nothing else was decided. `gain` and `cost` are in the currency of the
+    policy, null where nothing is bought. It was made first when `noted`, last when `seen`."""
 
     id: int
     kind: str

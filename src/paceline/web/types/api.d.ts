@@ -301,9 +301,9 @@ export interface CohortCurve {
 }
 
 /**
- * How the last `days` compare with what is usual: by the last turn of the loop (`by_loop`), or by
+ * Comparison of the last `days` with what is usual: by the last turn of the loop (`by_loop`), or by
  * the default policy where none has looked. `expected` and the relative `change` are null where the
- * days of reference are too few; `error` is the change's standard error, where it is known.
+ * days of reference are too few; `error` is the change's standard error, where known.
  */
 export interface CohortDrift {
   by_loop: boolean;
@@ -844,7 +844,7 @@ export interface Quantiles {
 }
 
 /**
- * How far the traces were read: `none` where the server writes none, `reading` while that lasts,
+ * State of the reading of traces: `none` where the server writes none, `reading` while that lasts,
  * `failed` with a `message`; `until` is the time up to which requests are counted.
  */
 export interface ReadTraces {
@@ -917,7 +917,7 @@ export interface SeenAcceptance {
 }
 
 /**
- * What a version did for a cohort's requests in the last week; `speedup` is over decoding without
+ * Sums of a version over a cohort's requests of the last week; `speedup` is over decoding without
  * drafts, by the server's cost table.
  */
 export interface SeenAl {
@@ -1032,8 +1032,8 @@ export interface ShownCohort {
 }
 
 /**
- * What was decided, and why nothing else; `gain` and `cost` are in the currency of the policy, null
- * where nothing is bought. It was made first when `noted`, last when `seen`.
+ * A decision, and why nothing else was decided. `gain` and `cost` are in the currency of the
+ * policy, null where nothing is bought. It was made first when `noted`, last when `seen`.
  */
 export interface ShownDecision {
   id: number;
