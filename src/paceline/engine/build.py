@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -31,15 +31,26 @@ from paceline.models.weights import LazyTensors
 log = logging.getLogger(__name__)
 
 
-def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Engine:
-    """Builds the engine that `config` describes.
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The models of an engine: loaded, with memory planned and drafters attached; nothing timed."""
+
+    loaded: LoadedModel
+    network: Network
+    backend: str  # the network's, and why it was chosen
+    drafters: dict[str, Drafter]
+    plan: MemoryPlan
+    target: TargetInfo
+
+
+def load_parts(config: EngineConfig, loaded: LoadedModel | None = None) -> Parts:
+    """Load the models that `config` names and attach the drafters to the target.
 
     `loaded` takes a model that is in memory already (its weights are consumed); otherwise
     `config.model` is loaded. Raises ModelError or InvalidRequest, naming what does not fit.
     """
     check_device(config.device)
     use_threads(config.threads)
-    named = loaded is None
     if loaded is None:
         log.info("reading %s", config.model)
         loaded = load_model(config.model)
@@ -56,7 +67,6 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
         quantize=config.quantize,
         max_positions=max_context + 1,
     )
-    quality = known_quality(config, loaded) if config.quantize else None
     if config.drafter_specs:
         log.info("loading drafters: %s", ", ".join(config.drafter_specs))
     drafters = drafters_for(config, loaded)
@@ -70,15 +80,26 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
         drafter.attach(target)
     plan = plan.with_weights(network, drafters.values())
     plan = with_spare(plan, config, network, drafters.values())
+    return Parts(loaded, network, why, drafters, plan, target)
+
+
+def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Engine:
+    """Builds the engine that `config` describes: its parts, and what their steps cost here.
+
+    Takes and raises what `load_parts` does.
+    """
+    named = loaded is None
+    parts = load_parts(config, loaded)
+    loaded, network, plan = parts.loaded, parts.network, parts.plan
     source = CostSource(
         forward=lambda *size: timed_step(network, *size),
         context=min(plan.num_blocks * BLOCK_SIZE, plan.max_model_len),
         clear=lambda tokens: network.clear_kv(tokens // BLOCK_SIZE),
         rows=min(config.token_budget, plan.num_blocks * BLOCK_SIZE, plan.max_model_len),
         requests=min(config.max_num_seqs, plan.num_blocks),
-        drafters=drafters,
+        drafters=parts.drafters,
         # A model that was handed over has no name that anybody could find its costs by again.
-        identity=_identity(config, loaded, why) if named else None,
+        identity=_identity(config, loaded, parts.backend) if named else None,
     )
     return Engine(
         config,
@@ -87,11 +108,11 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
         tokenizer=loaded.tokenizer,
         eos_ids=loaded.eos_ids,
         plan=plan,
-        backend=why,
-        quality=quality,
-        drafters=drafters,
+        backend=parts.backend,
+        quality=known_quality(config, loaded) if config.quantize else None,
+        drafters=parts.drafters,
         costs=starting_costs(source),
-        builder=DrafterBuilder(build_context(config, unread(loaded)), target, plan),
+        builder=DrafterBuilder(build_context(config, unread(loaded)), parts.target, plan),
     )
 
 

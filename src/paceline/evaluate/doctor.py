@@ -19,7 +19,7 @@ from paceline.drafters.dflash import DFlashDrafter
 from paceline.drafters.reference import RecordedDraft, Recorder, Trained
 from paceline.llm import LLM, encode_chat
 from paceline.models.dflash.config import DFlashConfig
-from paceline.models.loader import load_model, template_digest
+from paceline.models.loader import LoadedModel, load_model, template_digest
 from paceline.models.tokenizer import Tokenizer
 
 BETTER = 1.3  # another reading is the right one when it accepts so many times more
@@ -81,7 +81,7 @@ def examine(
     """
     report = Report()
     options |= {"draft_policy": "fixed", "prefix_cache": False}
-    theta = load_model(model).config.rope.theta  # what is wrong with the model is no finding
+    target = load_model(model)  # what is wrong with the model is no finding
     try:
         llm = LLM(model, drafter, **options)
     except ModelError as error:
@@ -102,10 +102,11 @@ def examine(
     report.acceptance_length = stats.acceptance_length or 1.0
     texts = {f"generate-{i}#0": r.prompt_ids + r.token_ids for i, r in enumerate(results)}
     starts = {f"generate-{i}#0": len(r.prompt_ids) for i, r in enumerate(results)}
-    report.checks += provenance_checks(llm, patient, max(map(len, texts.values())))
+    longest = max(map(len, texts.values()))
+    report.checks += provenance_checks(target, llm.engine.config.dtype, patient, longest)
     trained = Trained(llm.engine.runner.network, patient, texts)
     report.checks.append(serving_check(trained, recorder.drafts, llm.engine.config.dtype))
-    report.checks.append(reading_check(trained, starts, theta))
+    report.checks.append(reading_check(trained, starts, target.config.rope.theta))
     return report
 
 
@@ -118,22 +119,23 @@ def encoded(tokenizer: Tokenizer, conversation: Sequence[Mapping[str, str]]) -> 
     return list(tokenizer(text)["input_ids"])
 
 
-def provenance_checks(llm: LLM, drafter: DFlashDrafter, longest: int) -> Iterator[Check]:
+def provenance_checks(
+    target: LoadedModel, dtype: str, drafter: DFlashDrafter, longest: int
+) -> Iterator[Check]:
     """Compare what the folder says of the training with how the drafter is served."""
     provenance, config = drafter.checkpoint.provenance, drafter.config
-    template = getattr(llm.tokenizer, "chat_template", None) or ""
+    template = getattr(target.tokenizer, "chat_template", None) or ""
     served = {
         "target_layer_ids": ("layer ids", config.target_layer_ids),
         "mask_token_id": ("mask token", config.mask_token_id),
         "rope_theta": ("RoPE theta", config.layers.rope.theta),
         "template": ("chat template", template_digest(template)),
-        "dtype": ("dtype", llm.engine.config.dtype),
+        "dtype": ("dtype", dtype),
         "window": ("window", drafter.window),
     }
     if provenance.target is not None:
-        model = llm.engine.model_name
-        detail = f"trained for {provenance.target}, served with {model}"
-        yield Check("the model", provenance.target == model or None, detail)
+        detail = f"trained for {provenance.target}, served with {target.name}"
+        yield Check("the model", provenance.target == target.name or None, detail)
     for key, (name, now) in served.items():
         trained = getattr(provenance, key)
         if trained is None:

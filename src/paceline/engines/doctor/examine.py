@@ -16,7 +16,9 @@ from paceline.engines.doctor.answers import Asked, Questions
 from paceline.engines.doctor.report import DoctorFinding, ServedReport
 from paceline.engines.doctor.target import sampled_finding, target_finding, text_finding
 from paceline.evaluate.doctor import encoded, provenance_checks, reading_check
-from paceline.llm import LLM
+from paceline.engine.build import load_parts
+from paceline.engine.config import EngineConfig
+from paceline.models.batch import Network
 from paceline.models.loader import LoadedModel, load_model, template_digest
 
 FEWEST_ROUNDS = 20  # that say something
@@ -65,8 +67,9 @@ class _Patient:
     """The target and the drafter, loaded here."""
 
     target: LoadedModel
-    llm: LLM
+    network: Network
     drafter: DFlashDrafter
+    dtype: str
 
     @classmethod
     def load(
@@ -74,12 +77,13 @@ class _Patient:
     ) -> _Patient:
         if client.description.kind != "paceline" and "head=" not in drafter:
             drafter += ",head=full"  # the list of frequent tokens is ours alone
-        llm = LLM(model, drafter, draft_policy="fixed", prefix_cache=False, **options)
-        loaded = next(iter(llm.engine.drafters.values()))
+        config = EngineConfig(model=model, drafter=drafter, **options)
+        parts = load_parts(config, target)
+        loaded = next(iter(parts.drafters.values()))
         if not isinstance(loaded, DFlashDrafter):
             expected = "expected a folder or hub id of one"
             raise ModelError(f"drafter {drafter!r} is no DFlash drafter; {expected}")
-        return cls(target, llm, loaded)
+        return cls(target, parts.network, loaded, config.dtype)
 
     @property
     def knows_template(self) -> bool:
@@ -110,7 +114,7 @@ class _Served:
         folder, few = self.patient.target.path, asked[:AGAIN]
         return [
             self._prompt_finding(asked),
-            target_finding(self.patient.llm.engine.runner.network, asked),
+            target_finding(self.patient.network, asked),
             *self._sampled_findings(),
             causes.penalty_finding(folder, few, self._again(self.questions.plain)),
             causes.sampling_finding(folder, few, self._again(self.questions.unstated)),
@@ -122,7 +126,7 @@ class _Served:
         drafted = max((round.drafted for each in sampled for round in each.rounds), default=0)
         if not drafted:
             return []
-        network = self.patient.llm.engine.runner.network
+        network = self.patient.network
         texts = {each.name: each.text for each in sampled}
         trained = Trained(network, self.patient.drafter, texts)
         return [
@@ -174,7 +178,7 @@ def _compare(
     report.draft_len = drafted
     report.findings.append(causes.format_finding(client, str(patient.target.path), checkpoint.path))
     longest = max(len(each.text) for each in asked)
-    for check in provenance_checks(patient.llm, patient.drafter, longest):
+    for check in provenance_checks(patient.target, patient.dtype, patient.drafter, longest):
         if check.ok is False and check.name not in OF_SERVING_HERE:
             report.findings.append(DoctorFinding(check.name, check.ok, check.detail))
     rounds = [judged for each in asked if len((judged := each.judged(drafted)).anchors)]
@@ -187,7 +191,7 @@ def _compare(
         )
         return
     progress("drafting the same rounds here")
-    network = patient.llm.engine.runner.network
+    network = patient.network
     trained = Trained(network, patient.drafter, {each.name: each.text for each in asked})
     compared = acceptance.Comparison.of(trained, rounds, drafted)
     report.achieved, report.expected = compared.achieved_al, compared.expected_al

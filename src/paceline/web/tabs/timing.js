@@ -82,11 +82,15 @@ class Timing {
   constructor(root, context) {
     this.#root = root;
     this.#context = context;
-    this.#ask = newest(
+    const ask = newest(
       (/** @type {object} */ body) => postJson("ui/timing", body),
       (/** @type {TimedRun} */ run) => this.#load(run),
       (error) => this.#fail(error),
     );
+    this.#ask = (body) => {
+      this.#setBusy(true);
+      ask(body);
+    };
     root.append(
       h("header", { class: "intro" },
         h("h1", {}, "How it feels"),
@@ -238,8 +242,14 @@ class Timing {
 
   // -- answers ------------------------------------------------------------------------------------
 
+  /** Say whether the panes still show an older run than the fields ask for. */
+  #setBusy(/** @type {boolean} */ isBusy) {
+    this.#race.element.setAttribute("aria-busy", String(isBusy));
+  }
+
   /** @param {TimedRun} run */
   #load(run) {
+    this.#setBusy(false);
     clearErrors(this.#root);
     this.#error.replaceChildren();
     this.#run = run;
@@ -249,6 +259,7 @@ class Timing {
 
   /** @param {FieldError} error */
   #fail(error) {
+    this.#setBusy(false);
     clearErrors(this.#root);
     const isPasted = /^(arrivals_ms|recorded)/.test(error.field ?? "");
     const shown = isPasted ? fieldError("evaluation", error.message) : error;
