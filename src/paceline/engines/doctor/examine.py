@@ -9,6 +9,8 @@ from typing import Any
 from paceline.core import ModelError
 from paceline.drafters.dflash import DFlashDrafter
 from paceline.drafters.reference import Trained
+from paceline.engine.build import load_parts
+from paceline.engine.config import EngineConfig
 from paceline.engines.answers import Message
 from paceline.engines.client import EngineClient
 from paceline.engines.doctor import acceptance, causes
@@ -16,8 +18,6 @@ from paceline.engines.doctor.answers import Asked, Questions
 from paceline.engines.doctor.report import DoctorFinding, ServedReport
 from paceline.engines.doctor.target import sampled_finding, target_finding, text_finding
 from paceline.evaluate.doctor import encoded, provenance_checks, reading_check
-from paceline.engine.build import load_parts
-from paceline.engine.config import EngineConfig
 from paceline.models.batch import Network
 from paceline.models.loader import LoadedModel, load_model, template_digest
 
