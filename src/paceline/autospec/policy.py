@@ -179,6 +179,11 @@ class TrainingPolicy(Document):
     )
     days: Annotated[float, Between(0, open=True)] = about("days whose answers it learns from", 14.0)
     least_answers: Count = about("answers without which nothing is trained", 200)
+    synthetic: dict[str, str] = about(
+        "by app, the folder of a set that `paceline synth` made with the app's system prompt and "
+        "grammar: it learns from that where too few answers are consented; `*` is for all others",
+        dict,
+    )
     held_out: Small = about(
         "share of the answers, the latest, that it is judged and scored on", 0.1
     )

@@ -11,7 +11,7 @@ from paceline.autospec.server_client import DrafterClient, DrafterRoutes, Server
 from paceline.core import PacelineError
 
 READY = "live"  # the state of a version that requests can be routed to
-LEAVING = "retiring"
+LOADING, LEAVING = "loading", "retiring"
 FAILED = "failed"  # the state of a replica whose process has ended by itself
 # statuses of a server that has looked at a drafter and cannot load it
 LOOKED_AT = (400, 409, 413, 500)

@@ -109,12 +109,14 @@ class AutospecRunCommand:
 
     def _turn(self, store: DrafterStore, settings: LoopSettings, client: DrafterClient) -> int:
         """Do turns until a signal, or one."""
+        from paceline.autospec.background_loads import BackgroundLoads
         from paceline.autospec.loop import Autospec, LoopNews
         from paceline.autospec.loop.observe import TraceFolder
         from paceline.autospec.server_client import ServerRefused
         from paceline.autospec.serving import PacelineServing
 
-        loop = Autospec(store, TraceFolder(self.traces), PacelineServing(client), settings)
+        serving = PacelineServing(client) if self.once else BackgroundLoads(PacelineServing(client))
+        loop = Autospec(store, TraceFolder(self.traces), serving, settings)
         news = LoopNews(loop.journal)
         try:
             client.drafters()

@@ -172,6 +172,19 @@ def test_a_step_in_all_cohorts_is_an_alert_and_no_change(world: World) -> None:
     assert noted.decision.kind == "deployment" and noted.decision.why_not
 
 
+def test_a_fall_late_in_answers_is_an_alert_that_names_the_place(world: World) -> None:
+    world.live("base")
+    world.long_answers(late=0.6)
+    world.loop.tick()
+    (noted,) = world.loop.journal.decisions(lasting=True)
+    found = noted.decision
+    assert (found.kind, found.action) == ("decay", LoopAction.ALERT)
+    assert found.why[0].startswith(f"From token 512 of the answer on, AL of {SHOP} fell by ")
+    assert "No retrain on the same texts" in found.why_not[0]
+    world.restart()
+    assert [d.kind for d in world.loop.decided()] == ["decay"], "read anew, it is the same"
+
+
 def test_steady_traffic_leads_to_nothing_and_why_not(world: World) -> None:
     world.live("base")
     world.history()

@@ -87,6 +87,10 @@ def notes(world: World) -> list[dict[str, object]]:
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
 def left_over(world: World) -> list[Path]:
     """Return what is left of sets, and of what jobs made of them."""
     store = world.store.folder
@@ -142,6 +146,38 @@ def test_without_consent_it_says_so_and_trains_nothing(world: World) -> None:
     assert world.loop.journal.active() == []
     world.answers()
     assert decision(world).action is LoopAction.TRAIN
+
+
+def test_without_consent_it_learns_from_a_synthetic_set(tmp_path: Path) -> None:
+    (tmp_path / "tiny").mkdir()
+    target = save_tiny(tmp_path / "tiny", blur=0.0, num_layers=5)
+    made = write_set(tmp_path / "set", target, PROMPTS)
+    world = made_world(tmp_path, synthetic={"shop": str(made)})
+    before = files(made)
+    given_up_corpus(world)
+    found = decision(world)
+    assert found.action is LoopAction.TRAIN
+    assert f"synthetic set {made}: no consented answers (0 of 50)" in found.why[-1]
+    world.al = {"base/shop": 2.4, "auto-2": 3.1}
+    world.scores = {"base": 2.4, "auto-2": 3.1}
+    settle(world)
+    assert world.store.live()[SHOP] == "auto-2"
+    (note,) = notes(world)
+    assert note["data"] == str(made) and note["user_data"] is False
+    (score,) = [score for score in world.store.scores() if score.name == "auto-2"]
+    assert score.source == "synthetic answers held out, all rounds"
+    assert files(made) == before, "it is not the loop's to remove"
+    world.close()
+
+
+def test_a_synthetic_set_that_is_none_is_named(tmp_path: Path) -> None:
+    world = made_world(tmp_path, synthetic={"*": str(tmp_path / "nowhere")})
+    given_up_corpus(world)
+    found = decision(world)
+    assert found.action is LoopAction.WAIT
+    assert f"training.synthetic: got '{tmp_path}/nowhere'" in found.why_not[0]
+    assert "paceline synth" in found.why_not[0]
+    world.close()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ data, out, notes, init = map(Path, sys.argv[1:])
 manifest = json.loads((data / "manifest.json").read_text())
 rows = {shard["split"]: shard["rows"] for shard in manifest["shards"]}
 with notes.open("a") as file:
-    file.write(json.dumps({"rows": rows, "init": str(init), "user_data": manifest["user_data"]}))
+    told = {"data": str(data), "init": str(init), "user_data": manifest["user_data"]}
+    file.write(json.dumps({"rows": rows, **told}))
     file.write("\n")
 (out / "drafter").mkdir()
 (out / "drafter" / "config.json").write_text('{"trained": true}')

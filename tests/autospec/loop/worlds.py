@@ -22,7 +22,14 @@ from paceline.autospec.store import Author, DrafterStore, TargetIdentity, Versio
 from paceline.autospec.store.database import StoreDatabase
 from paceline.core.cohorts import Cohort
 from paceline.dataset.traces.folder import Partition, day_of, write_part
-from paceline.dataset.traces.records import REQUESTS, SHARED, RequestTrace, batch
+from paceline.dataset.traces.records import (
+    REQUESTS,
+    ROUNDS,
+    SHARED,
+    RequestTrace,
+    RoundTrace,
+    batch,
+)
 from paceline.drafters.corpus_folder import CorpusAnswer
 
 ME = Author("test", "because")
@@ -208,8 +215,10 @@ class World:
             ttft=0.1, total=0.1 + 0.02 * rounds, finish="stop", **more,
         )  # fmt: skip
 
-    def write(self, requests: list[RequestTrace]) -> None:
-        write_traces(self.folder / "traces", requests)
+    def write(
+        self, requests: list[RequestTrace], rounds: Sequence[Sequence[RoundTrace]] = ()
+    ) -> None:
+        write_traces(self.folder / "traces", requests, rounds)
 
     def history(
         self, days: float = 40.0, fall_days: float = 5.0, *, only: str = "",
@@ -228,6 +237,33 @@ class World:
                     for s in (60, 600, 1800, 3000)
                 ]
         self.write(requests)
+
+    def long_answers(self, late: float, days: float = 40.0, fall_days: float = 5.0) -> None:
+        """Write weeks of long answers by `base`, of 40 rounds each; in the last days the share
+        `late` of the draft tokens from token 512 on stands that stood before."""
+        requests, rounds = [], []
+        for hour in range(int(24 * days)):
+            before = days * DAY - hour * HOUR
+            for second in (600, 1800, 3000):
+                self.number += 1
+                name, position, made = f"r{self.number}", 0, []
+                for _ in range(40):
+                    has_fallen = before < fall_days * DAY and position >= 512
+                    level = 4.0 * (late if has_fallen else 1.0)
+                    accepted = int(self.rng.binomial(7, level / 7))
+                    made.append(RoundTrace(name, position, 7, accepted))
+                    position += 20
+                parts, accepted = Cohort.parse(SHOP), sum(round.accepted for round in made)
+                requests.append(
+                    RequestTrace(
+                        id=name, time=self.now - before + second, model=parts.model,
+                        app=parts.app, language=parts.language, region=parts.region,
+                        drafter="base", rounds=40, draft_rounds=40, accepted=accepted,
+                        draft_bound=7, output_tokens=position, prompt_tokens=50, finish="stop",
+                    )
+                )  # fmt: skip
+                rounds.append(made)
+        self.write(requests, rounds)
 
     def answers(self, cohort: str = SHOP, count: int = 120, keep_days: float = 14.0) -> None:
         """Write answers with their token ids."""
@@ -286,14 +322,22 @@ class World:
         }
 
 
-def write_traces(folder: Path, requests: list[RequestTrace]) -> None:
-    """Write requests as a server does."""
-    places: dict[tuple[str, str], list[RequestTrace]] = {}
-    for request in requests:
-        places.setdefault((day_of(request.time), request.app), []).append(request)
-    for (day, app), rows in (places or {("2020-01-01", "none"): []}).items():
-        place = Partition(REQUESTS, day, app).path(folder)
-        write_part(place, arrow.Table.from_batches([batch(REQUESTS, rows)]))
+def write_traces(
+    folder: Path,
+    requests: Sequence[RequestTrace],
+    rounds: Sequence[Sequence[RoundTrace]] = (),
+) -> None:
+    """Write requests, and the rounds of each where they are given, as a server does."""
+    places: dict[tuple[str, str], list[int]] = {}
+    for number, request in enumerate(requests):
+        places.setdefault((day_of(request.time), request.app), []).append(number)
+    for (day, app), numbers in (places or {("2020-01-01", "none"): []}).items():
+        rows = {REQUESTS: [requests[number] for number in numbers]}
+        if rounds:
+            rows[ROUNDS] = [round for number in numbers for round in rounds[number]]
+        for kind, kept in rows.items():
+            place = Partition(kind, day, app).path(folder)
+            write_part(place, arrow.Table.from_batches([batch(kind, kept)]))
 
 
 def drifted(world: World) -> None:

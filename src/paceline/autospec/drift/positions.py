@@ -38,7 +38,7 @@ class RoundColumns:
     """Drafted rounds as columns of equal length.
 
     cohorts   labels; `cohort` holds indices into them
-    request   any number that tells requests apart
+    request   a number that tells requests apart, from 0
     time      seconds since the epoch
     position  of the round's first token in the answer; `context` is all tokens before it
     accepted  draft tokens that stand
@@ -124,10 +124,13 @@ def decays(case: DriftCase, cells: PositionCells) -> Iterator[DriftReport]:
         recent = cells.days(label, first, today)
         if before.shape[1] < policy.least_reference_days or recent.shape[1] < policy.days:
             continue
-        for axis, name in enumerate(AXES):
-            report = _decay(case, row, name, before[:, :, axis].sum(1), recent[:, :, axis])
-            if report is not None:
-                yield report
+        found = [
+            _decay(case, row, name, before[:, :, axis].sum(1), recent[:, :, axis])
+            for axis, name in enumerate(AXES)
+        ]
+        falls = [report for report in found if report is not None]
+        if falls:  # after short prompts both show one fall: it is told once, where it is clearest
+            yield min(falls, key=lambda report: report.change)
 
 
 def _decay(
@@ -184,9 +187,9 @@ def _summed(
     place: IntArray, request: IntArray, accepted: FloatArray, shape: tuple[int, int, int]
 ) -> FloatArray:
     """Return sums [6, cohorts, days, BINS] of rounds whose bins are `place`."""
-    pairs, index = np.unique(np.stack([place, request]), axis=1, return_inverse=True)
-    index = index.reshape(-1)
+    requests = int(request.max()) + 1
+    pairs, index = np.unique(place * requests + request, return_inverse=True)
     rounds = np.bincount(index).astype(float)
     values = moments(rounds + np.bincount(index, accepted), rounds)
-    size = shape[0] * shape[1] * shape[2]
-    return np.stack([np.bincount(pairs[0], column, size).reshape(shape) for column in values])
+    size, cells = shape[0] * shape[1] * shape[2], pairs // requests
+    return np.stack([np.bincount(cells, column, size).reshape(shape) for column in values])

@@ -24,6 +24,8 @@ from paceline.autospec.loop.training import (
     WeightsTrainer,
     network_of,
     spec_trained,
+    synthetic_answers,
+    synthetic_set,
 )
 from paceline.autospec.policy import AutospecPolicy, CorpusPolicy, TrainingPolicy
 from paceline.autospec.store import (
@@ -43,7 +45,8 @@ ACTOR = "autospec"
 CORPORA = "corpora"  # folder of the store in which corpora are built
 SETTLED_SECONDS = 30.0  # after which a request that ended is in the traces
 DAY = 86400.0
-SCORED_ON = "answers held out, all rounds"
+HELD_OUT = "answers held out"
+SCORED_ON = f"{HELD_OUT}, all rounds"
 Measured = tuple[float, float, float, int]  # tokens per round, incl. bonus, interval, rounds
 
 
@@ -177,10 +180,15 @@ class ChangeStep:
         if version.state is not VersionState.REGISTERED:
             return True
         job = tools.trainer.job(version.name)
+        if job is None and self._turns_synthetic():
+            return False
         if job is None:
             known = version.target.completed(parent.target).completed(tools.target)
             init = network_of(parent, folders, tools.policy.training.init)
-            order = TrainingOrder(version.name, change.cohort, self._answers(), known, init)
+            synthetic = change.progress.synthetic
+            order = TrainingOrder(
+                version.name, change.cohort, self._answers(), known, init, synthetic
+            )
             job = tools.trainer.start(order, tools.clock())
         if change.progress.job is None:
             tools.journal.update(change, tools.clock(), ChangeStage.TRAINING, job=job.id)
@@ -195,6 +203,18 @@ class ChangeStep:
         store.complete(version.name, spec, self._author(told))
         return True
 
+    def _turns_synthetic(self) -> bool:
+        """Return whether the change was just given a synthetic set: there are too few answers. It
+        is noted before a job starts, so that it is the same after a kill."""
+        tools, change = self.tools, self.change
+        policy = tools.policy.training
+        if change.progress.synthetic or len(self._answers()) >= policy.least_answers:
+            return False
+        folder = synthetic_set(policy, change.cohort)
+        if folder is not None:
+            tools.journal.update(change, tools.clock(), ChangeStage.TRAINING, synthetic=folder)
+        return folder is not None
+
     def _score(self) -> None:
         """Score the version beside the live one on answers that it has not seen."""
         tools, change = self.tools, self.change
@@ -204,20 +224,22 @@ class ChangeStep:
         names = (change.replaces, change.version)
         specs = {name: tools.store.spec(tools.store.version(name)) for name in names}
         try:
-            scores = tools.scorer(specs, held_out(self._answers(), self._learning.held_out)[1])
+            scores = tools.scorer(specs, self._held_out())
         except PacelineError as error:  # the canary judges it all the same
             self._go_on(f"not scored: {error}")
             return
         old, new = scores[change.replaces], scores[change.version]
         told = (
             f"tokens per round {new[0]:.2f} ({new[1]:.2f} to {new[2]:.2f}) where {change.replaces} "
-            f"has {old[0]:.2f} ({old[1]:.2f} to {old[2]:.2f}), on answers held out"
+            f"has {old[0]:.2f} ({old[1]:.2f} to {old[2]:.2f}), on {self._scored_on}"
         )
         gain = new[0] / old[0] - 1
         least = self._least_gain
         with tools.store.database.transaction():
             for name, values in scores.items():
-                tools.store.add_score(name, change.cohort, *values, SCORED_ON)
+                tools.store.add_score(
+                    name, change.cohort, *values, f"{self._scored_on}, all rounds"
+                )
             if gain < least:
                 self._stop(f"{told}: a gain of {gain:.1%}; {least:.1%} are needed", gain=gain)
             else:
@@ -304,6 +326,17 @@ class ChangeStep:
         """Return the cohort's answers until the change began: the same after a kill."""
         since = self.change.created - self._learning.days * DAY
         return self.tools.traces.answers(self.change.cohort, since, self.change.created)
+
+    def _held_out(self) -> Sequence[CorpusAnswer]:
+        """Return answers that the version has not learnt from."""
+        synthetic = self.change.progress.synthetic
+        if synthetic is not None:
+            return synthetic_answers(synthetic, self.change.cohort)
+        return held_out(self._answers(), self._learning.held_out)[1]
+
+    @property
+    def _scored_on(self) -> str:
+        return f"synthetic {HELD_OUT}" if self.change.progress.synthetic else HELD_OUT
 
     @property
     def _learning(self) -> CorpusPolicy | TrainingPolicy:

@@ -59,6 +59,7 @@ class ChangeProgress(Document):
 
     fall: ChangeFall | None = about("the fall that it is for", None)
     gain: float | None = about("measured gain over the version that it replaces, as a share", None)
+    synthetic: str | None = about("the synthetic set that it learns from", None)
     job: int | None = about("the job that trains its weights", None)
     canary: CanaryState | None = about("the canary under way", None)
     score: str = about("what its score said", "")

@@ -8,7 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from paceline.autospec.drift import DriftKind, DriftReport, HourCells, classify, drift_case
+from paceline.autospec.drift import (
+    DriftKind,
+    DriftReport,
+    HourCells,
+    PositionCells,
+    classify,
+    drift_case,
+)
 from paceline.autospec.loop.calendar import DriftCalendar
 from paceline.autospec.loop.change import SETTLED_SECONDS, ChangeStep, ChangeTools, CohortScorer
 from paceline.autospec.loop.corpora import expiry
@@ -65,6 +72,7 @@ class SeenHours:
     without: frozenset[str] = frozenset()
     until: float = 0.0
     cells: HourCells = field(default_factory=HourCells)
+    positions: PositionCells = field(default_factory=PositionCells)
 
 
 class Autospec:
@@ -128,12 +136,14 @@ class Autospec:
         """Return what drift says of all whole hours, and what is seen of each cohort."""
         now = self.clock()
         hour = self.calendar.hour_of(now - SETTLED_SECONDS)
-        cells = self._observed(self.calendar.clock(hour))
+        seen = self._observed(self.calendar.clock(hour))
+        cells = seen.cells
         if not cells.cohorts:
             return (), ()
         ledger = self.calendar.stretched(ledger_entries(self.journal, cells.cohorts))
         case = drift_case(cells, ledger, hour, self.policy)
-        return [*map(self.calendar.shrunk, classify(case))], seen_cohorts(case, now)
+        reports = classify(case, seen.positions)
+        return [*map(self.calendar.shrunk, reports)], seen_cohorts(case, now)
 
     def _situation(self, reports: Sequence[DriftReport]) -> Situation:
         now = self.clock()
@@ -167,7 +177,7 @@ class Autospec:
             tell()
             ended.wait(wait)
 
-    def _observed(self, until: float) -> HourCells:
+    def _observed(self, until: float) -> SeenHours:
         """Return the sums of all hours until then. Those that were read already are not read again;
         read anew, they would be the same."""
         tried = frozenset(
@@ -177,11 +187,11 @@ class Autospec:
         )
         seen = self._seen if self._seen.without == tried else SeenHours(tried)
         if until > seen.until:
-            new = self.traces.cells(seen.until, until, tried, self.calendar)
-            cells = seen.cells + new
-            seen = SeenHours(tried, until, cells)
+            hours = seen.until, until, tried, self.calendar
+            cells = seen.cells + self.traces.cells(*hours)
+            seen = SeenHours(tried, until, cells, seen.positions + self.traces.positions(*hours))
         self._seen = seen
-        return seen.cells
+        return seen
 
     def _pushed(self, changing: set[str]) -> dict[str, str]:
         """Return the versions that somebody promoted to canary, each with the cohort that it is

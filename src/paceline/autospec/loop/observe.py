@@ -11,12 +11,18 @@ from typing import Any
 import numpy as np
 
 from paceline.autospec.canary import CanaryRequests
-from paceline.autospec.drift import HourCells, RequestColumns
+from paceline.autospec.drift import HourCells, PositionCells, RequestColumns, RoundColumns
 from paceline.autospec.loop.calendar import DriftCalendar
 from paceline.autospec.store import ALL
+from paceline.autospec.sums import IntArray
 from paceline.core.cohorts import PARTS, Cohort
 from paceline.core.request import FinishReason
-from paceline.dataset.traces.reader import Selection, read_tokens, request_tables
+from paceline.dataset.traces.reader import (
+    Selection,
+    read_tokens,
+    request_tables,
+    round_tables,
+)
 from paceline.dataset.traces.records import SHARED, RequestTrace
 from paceline.drafters.corpus_folder import CorpusAnswer
 
@@ -33,6 +39,8 @@ CANARY = (
     "held_back",
     "spec_off",
 )
+POSITIONS = ("id", *PARTS, "time", "drafter", "route", "prompt_tokens")
+ROUND = ("request", "position", "drafted", "accepted")
 USUAL_DAYS = DriftCalendar()
 NAMED = "named"  # the route of a request that chose its drafter itself
 
@@ -81,6 +89,42 @@ class TraceFolder:
         cells = HourCells()
         for table in self.tables(Selection(since=since, until=until), DRIFT):
             cells += HourCells.of(_columns(table, without, calendar))
+        return cells
+
+    def positions(
+        self,
+        since: float,
+        until: float,
+        without: Collection[str] = (),
+        calendar: DriftCalendar = USUAL_DAYS,
+    ) -> PositionCells:
+        """Return acceptance by position in the answer and in the context, of the same requests."""
+        import pyarrow as arrow
+        import pyarrow.compute as compute
+
+        wanted, cells = Selection(since=since, until=until), PositionCells()
+        found = [_kept(table, without) for table in self.tables(wanted, POSITIONS)]
+        if not found:
+            return cells
+        requests = arrow.concat_tables(found).combine_chunks()
+        cohorts, cohort = _cohorts(requests)
+        time = requests["time"].to_numpy() * calendar.stretch
+        prompt = requests["prompt_tokens"].to_numpy()
+        for table in round_tables(self.folder, requests["id"], wanted, ROUND):
+            table = table.filter(compute.greater(table["drafted"], 0))
+            row = compute.index_in(table["request"], value_set=requests["id"]).to_numpy()
+            position = table["position"].to_numpy()
+            cells += PositionCells.of(
+                RoundColumns(
+                    cohorts=cohorts,
+                    cohort=cohort[row],
+                    request=row.astype(np.int64),
+                    time=time[row],
+                    position=position,
+                    context=prompt[row] + position,
+                    accepted=table["accepted"].to_numpy().astype(float),
+                )
+            )
         return cells
 
     def arms(self, arms: CanaryArms, since: float, until: float) -> CanaryRequests:
@@ -140,8 +184,9 @@ def _selection(cohort: str, since: float, until: float) -> Selection:
     return Selection(since=since, until=until, cohort=match)
 
 
-def _columns(table: Any, without: Collection[str], calendar: DriftCalendar) -> RequestColumns:
-    """Return the requests of a table that drift looks at, without a loop over its rows."""
+def _kept(table: Any, without: Collection[str]) -> Any:
+    """Return the requests that say something about the live drafters: not those that chose their
+    drafter, nor those of the drafters `without`."""
     import pyarrow.compute as compute
 
     keep = compute.fill_null(compute.not_equal(table["route"], NAMED), True)
@@ -149,14 +194,25 @@ def _columns(table: Any, without: Collection[str], calendar: DriftCalendar) -> R
         keep = compute.and_(
             keep, compute.fill_null(compute.not_equal(table["drafter"], name), True)
         )
-    table = table.filter(keep)
+    return table.filter(keep)
+
+
+def _cohorts(table: Any) -> tuple[tuple[str, ...], IntArray]:
+    """Return the labels of a table's cohorts, and the index of each row's."""
     parts = zip(*(table[part].to_pylist() for part in PARTS), strict=True)
     known: dict[tuple[str, ...], int] = {}
-    cohort = [known.setdefault(each, len(known)) for each in parts]
+    index = np.array([known.setdefault(each, len(known)) for each in parts], np.int64)
+    return tuple(Cohort(*each).label for each in known), index
+
+
+def _columns(table: Any, without: Collection[str], calendar: DriftCalendar) -> RequestColumns:
+    """Return the requests of a table that drift looks at, without a loop over its columns."""
+    table = _kept(table, without)
+    cohorts, cohort = _cohorts(table)
     values = {name: table[name].to_numpy().astype(float) for name in DRIFT[-3:]}
     return RequestColumns(
-        cohorts=[Cohort(*each).label for each in known],
-        cohort=np.array(cohort, np.int64),
+        cohorts=cohorts,
+        cohort=cohort,
         time=table["time"].to_numpy() * calendar.stretch,
         accepted=values["accepted"],
         rounds=values["draft_rounds"],

@@ -5,6 +5,7 @@ The set holds what users were told, so it lies in the store only while its job r
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from pathlib import Path
 from paceline.autospec.jobs import JobRecord, JobRunner, JobTemplate
 from paceline.autospec.loop.corpora import expiry, held_out
 from paceline.autospec.policy import TrainingPolicy
-from paceline.autospec.store import DrafterStore, DrafterVersion, TargetIdentity
+from paceline.autospec.store import ALL, DrafterStore, DrafterVersion, TargetIdentity
 from paceline.autospec.store.records import CORPUS, NETWORK
 from paceline.core import InvalidRequest
 from paceline.core.cache import make_folder
@@ -25,6 +26,8 @@ from paceline.dataset.training_set import (
     Manifest,
     Split,
     TrainingRow,
+    read_manifest,
+    read_rows,
     write_manifest,
     write_shard,
 )
@@ -33,6 +36,7 @@ from paceline.drafters.corpus_folder import CorpusAnswer
 SETS = "training"  # folder of the store in which sets lie while their jobs run
 PURPOSE = "weights of "  # how the purposes of these jobs begin; the version's name follows
 LONGEST_TEXT = 2048  # tokens, after which `paceline train` cuts a text
+EVERY_APP = "*"  # the key of a synthetic set for apps that have none of their own
 LEAST_TOKENS = 2  # of an answer that anything can be learnt from
 SHARD_ROWS = 1000
 NETWORKS = ("dflash", "hybrid")  # kinds whose network a training goes on from
@@ -42,13 +46,15 @@ LOOKING_UP = ("suffix", "auto")  # kinds that become a hybrid with a trained net
 @dataclass(frozen=True, slots=True)
 class TrainingOrder:
     """What a training is for: a version's name, the answers that it learns from, the oldest first,
-    and the drafter that it goes on from."""
+    and the drafter that it goes on from. With `synthetic`, the folder of a set, it learns from that
+    and from no answers."""
 
     version: str
     cohort: str
     answers: Sequence[CorpusAnswer]
     target: TargetIdentity
     init: Path
+    synthetic: str | None = None
 
 
 class WeightsTrainer:
@@ -70,7 +76,8 @@ class WeightsTrainer:
         Raises InvalidRequest where there are too few answers, and for a template that cannot be
         used.
         """
-        policy, folder = self.policy, self._sets / order.version
+        policy = self.policy
+        folder = Path(order.synthetic) if order.synthetic else self._sets / order.version
         template = JobTemplate.load(policy.template or "")
         values = {
             "model": self.model,
@@ -80,7 +87,7 @@ class WeightsTrainer:
             "gpus": None if policy.gpus is None else str(policy.gpus),
         }
         plan = template.plan(values)
-        if not folder.exists():
+        if order.synthetic is None and not folder.exists():
             self._sets.mkdir(exist_ok=True, mode=0o700)
             write_answers(folder, order, policy, now + plan.seconds + plan.queue_seconds)
         return self._jobs.start(template, PURPOSE + order.version, values)
@@ -185,6 +192,33 @@ def _row(answer: CorpusAnswer) -> TrainingRow:
     return TrainingRow(
         ids, (span,), f"traces#{digest[:8]}", "on_task", language, "", 0.0, 0, digest
     )
+
+
+def synthetic_set(policy: TrainingPolicy, cohort: str) -> str | None:
+    """Return the folder of the set that a cohort's weights learn from where too few answers are
+    consented; None: the policy names none. Raises InvalidRequest for a folder without a set."""
+    app = "" if cohort == ALL else Cohort.parse(cohort).app
+    named = policy.synthetic.get(app, policy.synthetic.get(EVERY_APP))
+    if named is None:
+        return None
+    path = local_path(named, "training.synthetic")
+    try:
+        is_empty = not read_manifest(path).of("train")
+    except InvalidRequest as error:
+        raise InvalidRequest("training.synthetic", named, error.expected) from None
+    if is_empty:
+        raise InvalidRequest("training.synthetic", named, "a set with rows to train on")
+    return str(path.absolute())
+
+
+def synthetic_answers(folder: str, cohort: str, most: int = 200) -> list[CorpusAnswer]:
+    """Return answers of a set that nobody trains on, to score versions on."""
+    rows = (row for row in read_rows(Path(folder), "held_out") if row.part == "on_task")
+    answers = []
+    for row in itertools.islice(rows, most):
+        start, end = row.spans[-1]
+        answers.append(CorpusAnswer(0.0, cohort, "", row.ids[:start], row.ids[start:end]))
+    return answers
 
 
 def network_of(version: DrafterVersion, folders: Mapping[str, Path], init: str | None) -> Path:

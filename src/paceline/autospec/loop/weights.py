@@ -10,7 +10,7 @@ from paceline.autospec.drift.worth import objections, retrain_worth
 from paceline.autospec.loop.change import ChangeTools
 from paceline.autospec.loop.decide import LoopAction, LoopDecision
 from paceline.autospec.loop.journal import ChangeOrigin, ChangeRecord, ChangeStage
-from paceline.autospec.loop.training import network_of
+from paceline.autospec.loop.training import network_of, synthetic_set
 from paceline.autospec.policy import AutospecPolicy
 from paceline.autospec.store import ALL, DrafterStore
 from paceline.core import InvalidRequest
@@ -28,12 +28,14 @@ class WeightsCase:
     corpus   what became of the corpus, in a sentence
     since    when that was, seconds since the epoch
     missing  what a training lacks, in sentences
+    source   what it learns from, in a sentence; "" where that is the cohort's answers
     """
 
     fallen: FallenCohort
     corpus: str
     since: float
     missing: tuple[str, ...] = ()
+    source: str = ""
 
 
 def weights_decisions(
@@ -56,6 +58,7 @@ def weights_decisions(
                 f"{policy.retrain.horizon_days:g} days, worth {worth.gain:.2f}, and to cost "
                 f"{worth.cost:.2f}."
             )
+            why += [case.source] if case.source else []
         yield LoopDecision(
             KIND,
             action if worth.pays else LoopAction.NOTHING,
@@ -127,32 +130,39 @@ def _case(tools: ChangeTools, change: ChangeRecord, now: float) -> WeightsCase:
     corpus = f"Its corpus {change.version} was given up: {change.reason}."
     if _is_live(change):
         corpus = f"Its corpus {change.version} is live."
+    source = ""
     if retrain_worth([fallen], tools.policy.retrain).pays:
-        missing += _missing(tools, change, now)
-    return WeightsCase(fallen, corpus, ended, tuple(missing))
+        lacks, source = _needs(tools, change, now)
+        missing += lacks
+    return WeightsCase(fallen, corpus, ended, tuple(missing), source)
 
 
-def _missing(tools: ChangeTools, change: ChangeRecord, now: float) -> Iterator[str]:
-    """Yield what a training lacks, in sentences."""
+def _needs(tools: ChangeTools, change: ChangeRecord, now: float) -> tuple[list[str], str]:
+    """Return what a training lacks, in sentences, and what it learns from besides answers."""
     policy = tools.policy.training
     if policy.template is None:
-        yield "Not trained: the policy names no template of a job (training.template)."
-        return
+        return ["Not trained: the policy names no template of a job (training.template)."], ""
     if tools.trainer.model is None:
-        yield "Not trained: there is no --model to train for."
+        return ["Not trained: there is no --model to train for."], ""
+    missing, synthetic = [], None
     version = tools.store.version(_serving(tools.store, change.cohort) or change.replaces)
     try:
         network_of(version, tools.store.folders(version), policy.init)
+        synthetic = synthetic_set(policy, change.cohort)
     except InvalidRequest as error:
-        yield f"Not trained: {error}."
-    since = now - policy.days * DAY
-    answers = tools.traces.consented(change.cohort, since, now)
-    if answers < policy.least_answers:
-        none = "no consented answers" if not answers else "too few consented answers"
-        yield (
-            f"Not trained: {none} ({answers} of {policy.least_answers}); capture them with "
-            "`paceline serve --traces … --traces-tokens`."
-        )
+        missing.append(f"Not trained: {error}.")
+    answers = tools.traces.consented(change.cohort, now - policy.days * DAY, now)
+    if answers >= policy.least_answers:
+        return missing, ""
+    none = "no consented answers" if not answers else "too few consented answers"
+    counted = f"{none} ({answers} of {policy.least_answers})"
+    if synthetic is not None:
+        return missing, f"It learns from the synthetic set {synthetic}: {counted}."
+    missing.append(
+        f"Not trained: {counted}; capture them with `paceline serve --traces … --traces-tokens`, "
+        "or name a set of the app that `paceline synth` made in training.synthetic of the policy."
+    )
+    return missing, ""
 
 
 def _serving(store: DrafterStore, cohort: str) -> str | None:

@@ -95,24 +95,37 @@ def read_requests(folder: Path, selection: Selection = ALL) -> Iterator[RequestT
         yield from request_rows(table)
 
 
-def read_rounds(folder: Path, selection: Selection = ALL) -> Iterator[RoundTrace]:
-    """Yield the rounds of requests, those of one request in order. Raises InvalidRequest as
-    request_tables()."""
-    import pyarrow as arrow
+def round_tables(
+    folder: Path, ids: Any, selection: Selection = ALL, columns: Collection[str] | None = None
+) -> Iterator[Any]:
+    """Yield Arrow tables of the rounds of requests, a file each; `ids` is an Arrow array of their
+    ids, and `columns` are those that the caller wants.
+
+    Raises InvalidRequest as request_tables().
+    """
     import pyarrow.compute as compute
 
-    tables = [table["id"] for table in request_tables(folder, selection, ["id"])]
-    names = arrow.chunked_array([chunk for ids in tables for chunk in ids.chunks], arrow.string())
+    wanted = list(columns or RoundTrace._fields)
     app = (selection.cohort or {}).get("app", "")
     for place in partitions(folder, ROUNDS, selection.since, selection.until, app):
         for path in files_of(place)[0]:
             try:
-                table = read_part(path)
+                table = read_part(path, {*wanted, "request"})
             except FileNotFoundError:
-                continue
-            table = table.filter(compute.is_in(table["request"], value_set=names))
-            for record in table.select(RoundTrace._fields).to_pylist():
-                yield RoundTrace(**record)
+                continue  # its days are over
+            yield table.filter(compute.is_in(table["request"], value_set=ids)).select(wanted)
+
+
+def read_rounds(folder: Path, selection: Selection = ALL) -> Iterator[RoundTrace]:
+    """Yield the rounds of requests, those of one request in order. Raises InvalidRequest as
+    request_tables()."""
+    import pyarrow as arrow
+
+    tables = [table["id"] for table in request_tables(folder, selection, ["id"])]
+    ids = arrow.chunked_array([chunk for each in tables for chunk in each.chunks], arrow.string())
+    for table in round_tables(folder, ids, selection):
+        for record in table.to_pylist():
+            yield RoundTrace(**record)
 
 
 def read_tokens(

@@ -7,6 +7,7 @@ import errno
 import logging
 import os
 import shutil
+import sys
 import threading
 import time
 import uuid
@@ -40,7 +41,8 @@ log = logging.getLogger(__name__)
 MIB = 2**20
 MOST_WAITING = 64 * MIB  # estimated bytes of what waits for the thread
 MOST_HELD = 64 * MIB  # bytes of columns that wait to be written
-PAUSE = 0.2  # seconds from an offer until the thread looks, at what came meanwhile too
+PAUSE = 2.0  # seconds from an offer until the thread looks: columns of many answers cost less
+LOWEST_PRIORITY = 19  # of the thread, where the system has priorities of threads
 AT_ONCE = 64  # answers that become columns in one go: others get the interpreter in between
 FLUSH_SECONDS = 10.0
 FLUSH_BYTES = 16 * MIB
@@ -95,7 +97,7 @@ class TraceWriter:
         self._waiting: deque[tuple[Make, int]] = deque()
         self._waiting_bytes = 0
         self._counts = TraceCounts()
-        self._wake = threading.Event()
+        self._wake, self._hurry = threading.Event(), threading.Event()
         self._closing = False
         # of the thread alone
         self._digest: SessionDigest | None = None
@@ -124,6 +126,8 @@ class TraceWriter:
                 return False
             self._waiting.append((make, size))
             self._waiting_bytes += size
+            if self._waiting_bytes > MOST_WAITING // 2:
+                self._hurry.set()
         self._wake.set()
         return True
 
@@ -132,18 +136,21 @@ class TraceWriter:
         with self._lock:
             self._closing = True
         self._wake.set()
+        self._hurry.set()
         self._thread.join(CLOSE_SECONDS)
 
     # -- on the thread ----------------------------------------------------------------------------
 
     def _run(self) -> None:
+        step_back()
         self._write(self._open)
         self._tidy()
         while not (self._closing and not self._waiting):
             self._wake.wait(self._patience())
             self._wake.clear()
+            self._hurry.wait(PAUSE)
             if not self._closing:
-                time.sleep(PAUSE)
+                self._hurry.clear()
             try:
                 self._work()
             except Exception:  # a fault of ours must not end the capture
@@ -289,3 +296,9 @@ class TraceWriter:
                 dropped=counts.dropped + dropped,
                 failed=counts.failed + failed,
             )
+
+
+def step_back() -> None:
+    """Let this thread run after all others: those that serve must not wait for what learns."""
+    if hasattr(os, "setpriority") and sys.platform == "linux":  # elsewhere it is the process's
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
