@@ -31,6 +31,7 @@ FORM = {
 TRAFFIC = (QUESTION, "Give me three tips for sleeping better.", "List the planets. Then once more.")
 REQUESTS, AT_ONCE = 18, 3
 READY = {"playground": ".playground .ask", "live": ".live .tile"}
+AUTOSPEC = ".autospec .body:not([hidden])"
 WIDE, TALL = {"width": 1080, "height": 740}, {"width": 1280, "height": 1000}
 PHONE = {"width": 390, "height": 844}
 
@@ -40,7 +41,19 @@ def main() -> None:
     parser.add_argument("url", help="a running server, as http://127.0.0.1:8000")
     parser.add_argument("--images", type=Path, help="folder to write pictures to")
     parser.add_argument("--runs", type=int, default=15)
+    parser.add_argument(
+        "--autospec",
+        action="store_true",
+        help="only take a picture of the tab Autospec, of `serve --autospec` under traffic",
+    )
     args = parser.parse_args()
+    if args.autospec:
+        with chromium() as browser:
+            page = opened(browser, f"{args.url}/#autospec", TALL, "light")
+            page.wait_for_selector(".matrix td")
+            page.wait_for_selector(".cohort canvas")
+            shoot(page, args.images / "web-autospec.png")
+        return
     with chromium() as browser:
         for tab, ready in READY.items():
             address = f"{args.url}/#{tab}"
@@ -76,7 +89,7 @@ def opened(browser: Any, address: str, viewport: dict[str, int], scheme: str) ->
         viewport=viewport, color_scheme=scheme, reduced_motion="reduce"
     ).new_page()
     page.goto(address)
-    page.wait_for_selector(", ".join(READY.values()))
+    page.wait_for_selector(", ".join([*READY.values(), AUTOSPEC]))
     return page
 
 
