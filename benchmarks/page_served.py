@@ -51,6 +51,8 @@ def main() -> None:
         with chromium() as browser:
             page = opened(browser, f"{args.url}/#autospec", TALL, "light")
             page.wait_for_selector(".matrix td")
+            page.click("text=3 hours, by minute")
+            page.wait_for_timeout(2500)
             page.wait_for_selector(".cohort canvas")
             shoot(page, args.images / "web-autospec.png")
         return

@@ -208,6 +208,10 @@ def megabytes() -> float:
     return pages * resource.getpagesize() / 2**20
 
 
+def most(sizes: list[dict[str, int]]) -> dict[str, int]:
+    return {name: max(size[name] for size in sizes) for name in sizes[0]}
+
+
 def test_two_hundred_swaps_leave_nothing(make_engine: EngineFactory, tmp_path: Path) -> None:
     folders = [write_drafter(tmp_path / str(seed), seed=seed) for seed in (1, 2)]
     specs = cycle([f"dflash:{folders[0]}", f"hybrid:{folders[1]}", f"hybrid:{folders[0]}"])
@@ -230,7 +234,10 @@ def test_two_hundred_swaps_leave_nothing(make_engine: EngineFactory, tmp_path: P
     finally:
         gc.enable()
     assert sum(ref() is not None for ref in alive) == 1
-    assert sizes[-1] == sizes[2]
+    # what the clock decides about one drafter is there or not, so single swaps may differ by that
+    first, last = most(sizes[:20]), most(sizes[-20:])
+    assert {name: size for name, size in last.items() if size > first[name]} == {}
+    assert sizes[-1]["free blocks"] == sizes[2]["free blocks"]
     assert max(memory[100:]) - memory[50] < 25
     engine.check_integrity()
 

@@ -202,6 +202,26 @@ def test_a_config_that_is_not_known_is_refused_by_name(url: str, open_page: Open
         assert not page.query_selector_all(".plot canvas")
 
 
+def test_an_answer_to_older_input_does_not_hide_what_is_wrong_now(
+    url: str, open_page: Open
+) -> None:
+    page = opened(open_page, url)
+    page.select_option("#calculator-model", "paste")
+    held: list[Any] = []
+    page.route("**/ui/predict", held.append)
+    page.fill("#calculator-config", json.dumps(model_config("Qwen3-8B")))
+    while not held:
+        page.wait_for_timeout(20)
+    page.unroute("**/ui/predict")
+    page.fill("#calculator-config", "no json")
+    page.wait_for_timeout(100)
+    with page.expect_response("**/ui/predict"):
+        held[0].continue_()
+    page.wait_for_selector('#calculator-form .error:visible:has-text("no JSON")')
+    page.wait_for_timeout(300)
+    assert page.is_visible('#calculator-form .error:has-text("no JSON")')
+
+
 def test_the_heat_map_is_read_with_arrow_keys(url: str, open_page: Open) -> None:
     page = opened(open_page, url)
     page.locator(".heat").scroll_into_view_if_needed()

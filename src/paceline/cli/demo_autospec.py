@@ -39,9 +39,9 @@ from paceline.core import PacelineError
 from paceline.core.document_help import about
 from paceline.core.documents import checked
 
-FIRST_SECONDS = 75.0  # of traffic before the first corpus
+FIRST_SECONDS = 60.0  # of traffic before the first corpus
 CALM_DAYS = 2.5  # of the policy, before the traffic changes
-MEASURED_SECONDS = 60.0
+MEASURED_SECONDS = 120.0
 LONGEST_SECONDS = 420.0  # that the demo waits for one thing
 POLICY = """\
 # A day of this policy is a minute, and what it waits for is little: for a demonstration.
@@ -110,11 +110,15 @@ class AutospecStory:
     def tell(self) -> int:
         """Tell it, and return the exit code."""
         os.environ["PACELINE_ADMIN_KEY"] = secrets.token_urlsafe(16)
-        arguments = (MODEL, "--drafter", "suffix", "--traces", f"{self.traces}", "--traces-tokens")
+        arguments = (
+            MODEL, "--drafter", "suffix", "--traces", f"{self.traces}", "--traces-tokens",
+            "--autospec", f"{self.store}",
+        )  # fmt: skip
         self._chapter("a server with traces, and an app's traffic", ["serve", *arguments])
         server = ServerProcess(arguments, log=self.folder / "server.log")
         try:
             server.wait_until_healthy(START_SECONDS)
+            say(self.console, f"To watch it: {server.url}/#autospec")
             load = TrafficLoad(server.url, MODEL, BEFORE, self.rate)
             try:
                 periods = self._serve(server, load)

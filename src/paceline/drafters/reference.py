@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from paceline.core import DraftBatch, Request, Round, SpeculationStats
+from paceline.core import DraftBatch, Request
 from paceline.drafters.dflash import DFlashDrafter
 from paceline.models.batch import ForwardBatch, Network
 from paceline.models.dflash.batch import BlockOutput
@@ -18,6 +19,7 @@ from paceline.models.dflash.config import DFlashConfig
 from paceline.models.dflash.module import DFlashModule, draft_logits
 from paceline.models.networks import sequence_features
 
+LARGEST_SHIFT = 1  # of slots, among the readings that are compared
 ANCHORS = 48  # of each text, at most, for judging a reading of the checkpoint
 
 
@@ -136,12 +138,15 @@ class Trained:
         module.load_state_dict(self._state)
         return module
 
-    def acceptance_length(self, config: DFlashConfig, starts: dict[str, int], shift: int) -> float:
-        """Of drafts from anchors all over the answers, which begin at `starts`, had they been
-        judged by the text itself; `shift` 1 reads slot k as the token k + 1 places on."""
-        size, stats = config.max_draft_len, SpeculationStats()
+    def accepted(
+        self, config: DFlashConfig, starts: dict[str, int], shift: int
+    ) -> list[NDArray[np.float64]]:
+        """Return how many tokens stand of drafts from anchors all over the answers, which begin at
+        `starts`, had they been judged by the text itself: an array for each text, with the same
+        anchors whatever the reading. `shift` 1 reads slot k as the token k + 1 places on."""
+        size, accepted = config.max_draft_len, []
         for name, tokens in self.texts.items():
-            last = len(tokens) - size - shift
+            last = len(tokens) - size - LARGEST_SHIFT
             if last <= starts[name]:
                 continue
             places = torch.linspace(starts[name], last - 1, ANCHORS).long().tolist()
@@ -151,6 +156,5 @@ class Trained:
                 guesses = self.head_ids[guesses]
             slots = spread[:, None] + torch.arange(1, size + 1) + shift
             right = (guesses == torch.tensor(tokens)[slots]).int().cumprod(1)
-            for anchor, accepted in zip(spread.tolist(), right.sum(1).tolist(), strict=True):
-                stats.add(Round(anchor, size, accepted))
-        return stats.acceptance_length or 1.0
+            accepted.append(right.sum(1).double().numpy())
+        return accepted

@@ -12,11 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from paceline.core import ModelError, SamplingParams, SpeculationStats
 from paceline.drafters.dflash import DFlashDrafter
 from paceline.drafters.reference import RecordedDraft, Recorder, Trained
+from paceline.evaluate.paired import difference
 from paceline.llm import LLM, encode_chat
 from paceline.models.dflash.config import DFlashConfig
 from paceline.models.loader import LoadedModel, load_model, template_digest
@@ -176,15 +178,18 @@ def serving_check(trained: Trained, drafts: Sequence[RecordedDraft], dtype: str)
 
 def reading_check(trained: Trained, starts: dict[str, int], target_theta: float) -> Check:
     """Check that no other reading of the same weights predicts the target's answers better."""
-    now = trained.acceptance_length(trained.config, starts, 0)
-    lengths = {
-        label: trained.acceptance_length(config, starts, shift)
+    own = trained.accepted(trained.config, starts, 0)
+    others = {
+        label: trained.accepted(config, starts, shift)
         for label, config, shift in other_readings(trained, target_theta)
     }
-    if not lengths:
+    if not others or not own:
         return Check("other readings", None, "there is none to compare with")
+    now = 1 + float(np.concatenate(own).mean())
+    lengths = {label: 1 + float(np.concatenate(each).mean()) for label, each in others.items()}
     best = max(lengths, key=lambda label: lengths[label])
-    if lengths[best] - 1 > BETTER * (now - 1) + 0.1:
+    gained = difference([new - old for new, old in zip(others[best], own, strict=True)])
+    if gained.is_clear and lengths[best] - 1 > BETTER * (now - 1) + 0.1:
         detail = (
             f"the weights fit better when read with {best}: acceptance length {lengths[best]:.2f} "
             f"instead of {now:.2f} incl. bonus on the target's own answers"

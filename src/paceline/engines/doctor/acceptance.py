@@ -13,7 +13,6 @@ import numpy as np
 
 from paceline.bench.report.words import percent
 from paceline.drafters.reference import Trained
-from paceline.engines.doctor.paired import Difference, Numbers, difference
 from paceline.engines.doctor.readings import (
     Counts,
     DrafterReading,
@@ -23,6 +22,7 @@ from paceline.engines.doctor.readings import (
 )
 from paceline.engines.doctor.report import DoctorFinding, PositionResult
 from paceline.evaluate.numbers import context_bin
+from paceline.evaluate.paired import Difference, Numbers, difference
 
 SHORTFALL = 0.05  # of the acceptance length: what is less is no finding, however clear
 LONGER = 0.03  # of the acceptance length: what a longer draft must add to be worth a word

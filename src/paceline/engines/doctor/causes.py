@@ -12,9 +12,9 @@ from paceline.core.rounds import SpeculationStats
 from paceline.engines.answers import Message
 from paceline.engines.client import EngineClient
 from paceline.engines.doctor.answers import Asked
-from paceline.engines.doctor.paired import CLEAR, difference
 from paceline.engines.doctor.report import DoctorFinding
 from paceline.engines.kind import LaunchPlan, Program
+from paceline.evaluate.paired import CLEAR, difference
 from paceline.models.json_files import read_optional_json
 from paceline.models.tokenizer import Tokenizer
 

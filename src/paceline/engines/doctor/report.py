@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, field
 
-from paceline.engines.doctor.paired import Difference
+from paceline.evaluate.paired import Difference
 
 
 @dataclass(frozen=True, slots=True)

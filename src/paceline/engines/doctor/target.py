@@ -10,9 +10,9 @@ import torch
 from paceline.bench.report.words import percent
 from paceline.drafters.reference import Trained
 from paceline.engines.doctor.answers import Asked
-from paceline.engines.doctor.paired import Numbers, difference
 from paceline.engines.doctor.readings import DrafterReading, JudgedRounds, draft_tokens
 from paceline.engines.doctor.report import DoctorFinding
+from paceline.evaluate.paired import Numbers, difference
 from paceline.models.batch import Network
 from paceline.models.networks import sequence_outputs
 

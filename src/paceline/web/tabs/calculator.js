@@ -105,7 +105,8 @@ class Calculator {
     });
     this.#views = new Views(this.#charts, this.#pin.element);
     this.#ask = newest(
-      (/** @type {StatedScenario} */ body) => postJson("ui/predict", body),
+      // stated when it is its turn: what is wrong with it then is shown, whatever was asked before
+      (/** @type {() => StatedScenario} */ state) => postJson("ui/predict", state()),
       (/** @type {Prediction} */ answer) => this.#draw(answer),
       (error) => this.#fail(error),
     );
@@ -187,12 +188,10 @@ class Calculator {
   /** @param {{ brief: boolean }} options */
   #askFor({ brief }) {
     this.#presets.mark(this.#form.state);
-    try {
+    this.#ask(() => {
       const stated = scenario(this.#form.state, this.#lists);
-      this.#ask(brief ? { ...stated, batches: [], contexts: [] } : stated);
-    } catch (error) {
-      this.#fail(asError(error));
-    }
+      return brief ? { ...stated, batches: [], contexts: [] } : stated;
+    });
   }
 
   async #remember() {
