@@ -208,11 +208,10 @@ def test_an_answer_to_older_input_does_not_hide_what_is_wrong_now(
     page = opened(open_page, url)
     page.select_option("#calculator-model", "paste")
     held: list[Any] = []
-    page.route("**/ui/predict", held.append)
+    page.route("**/ui/predict", lambda route: route.continue_() if held else held.append(route))
     page.fill("#calculator-config", json.dumps(model_config("Qwen3-8B")))
     while not held:
         page.wait_for_timeout(20)
-    page.unroute("**/ui/predict")
     page.fill("#calculator-config", "no json")
     page.wait_for_timeout(100)
     with page.expect_response("**/ui/predict"):

@@ -189,7 +189,7 @@ def reading_check(trained: Trained, starts: dict[str, int], target_theta: float)
     lengths = {label: 1 + float(np.concatenate(each).mean()) for label, each in others.items()}
     best = max(lengths, key=lambda label: lengths[label])
     gained = difference([new - old for new, old in zip(others[best], own, strict=True)])
-    if gained.is_clear and lengths[best] - 1 > BETTER * (now - 1) + 0.1:
+    if gained.interval[0] > 0 and lengths[best] - 1 > BETTER * (now - 1) + 0.1:
         detail = (
             f"the weights fit better when read with {best}: acceptance length {lengths[best]:.2f} "
             f"instead of {now:.2f} incl. bonus on the target's own answers"
