@@ -49,7 +49,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.autospec:
         with chromium() as browser:
-            page = opened(browser, f"{args.url}/#autospec", TALL, "light")
+            page = opened(browser, f"{args.url}/#autospec", WIDE, "light")
             page.wait_for_selector(".matrix td")
             page.click("text=3 hours, by minute")
             page.wait_for_timeout(2500)

@@ -125,7 +125,10 @@ class TrainConfig:
     shard_target: bool = about(
         "spread the target over all processes (FSDP2), where it fits no single one", False
     )
-    dtype: Literal["bfloat16", "float32"] = about("numbers to compute in", "bfloat16")
+    dtype: Literal["bfloat16", "float32"] = about(
+        "numbers to compute in; a CPU without instructions for bfloat16 multiplies in float32",
+        "bfloat16",
+    )
     device: Literal["cpu", "cuda"] = about("device to compute on", "cpu")
     seed: Annotated[int, Between(0, (1 << 63) - 1)] = about("decides weights, order and anchors", 0)
     eval_every: Count = about("steps between evaluations", 200)

@@ -97,6 +97,7 @@ class TrainingForm(nn.Module):
         if self.mask_embedding is not None:
             embedded[:, 1:] = self.mask_embedding.to(embedded.dtype)
         embedded = embedded * self.config.embedding_scale
+        embedded = embedded if self._autocast else embedded.float()
         device = pack.features.device.type
         with torch.autocast(device, torch.bfloat16, enabled=self._autocast):
             features = pack.features if self._autocast else pack.features.float()

@@ -30,6 +30,7 @@ from paceline.training.trainer import Trainer
 from paceline.training.workers import Workers, keep_freed_memory
 
 GIB = 1 << 30
+WITHOUT_BFLOAT16 = ("DEFAULT", "AVX2")  # what torch calls CPUs without its instructions
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +122,14 @@ def prepare(
     _check_shape(config, shape)
     ids = _head_ids(config, shape, token_counts(data.train, loaded.config.vocab_size), checkpoint)
     target = _target(config, loaded, shape, workers)
+    computed = computed_in(config)
     form = TrainingForm(
         _drafter(config, shape, checkpoint).to(workers.device),
         target.embedding.to(workers.device),
-        Head.of(shape, target.head[ids].to(workers.device), ids),
+        Head.of(shape, target.head[ids].to(workers.device, computed), ids),
         Objective(config.mix, config.weights, config.value("selector_share")),
         mask_embedding=None if checkpoint is None else checkpoint.mask_embedding,
-        autocast=config.dtype == "bfloat16",
+        autocast=computed is torch.bfloat16,
     )
     longest = max(len(text) for text in data.train)
     cut = None if len(ids) == len(target.head) else ids
@@ -135,6 +137,14 @@ def prepare(
     made = export.Made(config, hf, target_identity, data.manifests, before, cut, longest)
     inputs = _inputs(config, made, checkpoint)
     return Trainer(config, form, target, data, workers, partial(export.write, made, form), inputs)
+
+
+def computed_in(config: TrainConfig) -> torch.dtype:
+    """Return the numbers that matrices are multiplied in. Features are those of `config.dtype`; but
+    a CPU without instructions for bfloat16 multiplies it some 80 times slower than float32."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    has_bfloat16 = config.device != "cpu" or capability not in WITHOUT_BFLOAT16
+    return DTYPES[config.dtype] if has_bfloat16 else torch.float32
 
 
 def _inputs(
@@ -236,8 +246,14 @@ def describe(trainer: Trainer, resumed: bool) -> str:
         f"{start} {trainer.total} steps: {shape.generation}, {shape.layers.num_layers} layers, "
         f"block {shape.block_size}, {weights:.1f} M weights, head of "
         f"{len(trainer.form.head.weight)} tokens; {len(texts)} texts with {answer_tokens} "
-        f"tokens said, {config.texts} texts x {config.anchors} blocks a step"
+        f"tokens said, {config.texts} texts x {config.anchors} blocks a step{_slow_numbers(config)}"
     )
+
+
+def _slow_numbers(config: TrainConfig) -> str:
+    if computed_in(config) is DTYPES[config.dtype]:
+        return ""
+    return "; computed in float32, since this CPU has no instructions for bfloat16"
 
 
 def line(step: int, numbers: Mapping[str, float]) -> str:
