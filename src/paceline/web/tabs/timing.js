@@ -87,7 +87,7 @@ class Timing {
       (/** @type {TimedRun} */ run) => this.#load(run),
       (error) => this.#fail(error),
     );
-    this.#ask = (body) => {
+    this.#ask = (/** @type {object} */ body) => {
       this.#setBusy(true);
       ask(body);
     };
