@@ -1,4 +1,4 @@
-"""What a run computes in: bfloat16 where the CPU multiplies it by itself, else float32."""
+"""A run multiplies in bfloat16 where the CPU has instructions for it, else in float32."""
 
 from __future__ import annotations
 

@@ -32,9 +32,11 @@ class BackgroundLoads:
     def loaded(self) -> Mapping[str, ServedVersion]:
         """Return what is loaded, and what loads."""
         there = dict(self._serving.loaded())
-        for name, load in self._pending.items():
+        for name, load in [*self._pending.items()]:
             if not load.ended.done():
                 there[name] = ServedVersion(name, load.spec, LOADING, 0)
+            elif load.ended.exception() is None:  # it may leave, and be loaded anew
+                del self._pending[name]
         return there
 
     def load(self, name: str, spec: str) -> None:

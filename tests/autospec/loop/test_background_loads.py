@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -78,6 +79,19 @@ def test_what_went_wrong_in_the_background_ends_the_change(
     world.settle()
     (change,) = world.loop.journal.changes()
     assert change.stage == "stopped" and "cannot be loaded: ill: no room" in change.reason
+
+
+def test_one_that_has_left_is_loaded_anew(serving: SlowServing) -> None:
+    background, serving.slow = BackgroundLoads(serving, patience=0.0), "slow"
+    background.load("slow", "suffix")
+    serving.may_load.set()
+    while not background.loaded()["slow"].is_ready:
+        time.sleep(0.01)
+    background.unload("slow")
+    background.load("slow", "suffix")
+    while "slow" not in serving.drafters:
+        time.sleep(0.01)
+    assert serving.loads["slow"] == 2
 
 
 def test_a_load_that_ends_soon_is_waited_for() -> None:
