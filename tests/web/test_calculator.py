@@ -213,7 +213,7 @@ def test_an_answer_to_older_input_does_not_hide_what_is_wrong_now(
     while not held:
         page.wait_for_timeout(20)
     page.fill("#calculator-config", "no json")
-    page.wait_for_timeout(100)
+    page.wait_for_timeout(1000)  # the sliders rest, and nothing is asked any more
     with page.expect_response("**/ui/predict"):
         held[0].continue_()
     page.wait_for_selector('#calculator-form .error:visible:has-text("no JSON")')
