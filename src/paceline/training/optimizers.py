@@ -9,6 +9,7 @@ from torch import nn
 from torch.optim.optimizer import StateDict
 
 from paceline.training.config import TrainConfig
+from paceline.training.muon import Muon
 
 BETAS = (0.9, 0.95)
 CODEBOOKS = "codebook"  # tables with a row per token: looked up, not multiplied by
@@ -18,9 +19,12 @@ class Optimizers:
     """AdamW for everything, or Muon for the matrices and AdamW for the rest (Jordan et al. 2024).
 
     The learning rates follow `course` of the run's progress. State saves and loads as one.
+    `computed` are the numbers that Muon multiplies in.
     """
 
-    def __init__(self, module: nn.Module, config: TrainConfig) -> None:
+    def __init__(
+        self, module: nn.Module, config: TrainConfig, computed: torch.dtype = torch.float32
+    ) -> None:
         matrices: list[nn.Parameter] = []
         rest: list[nn.Parameter] = []
         for name, parameter in module.named_parameters():
@@ -29,8 +33,7 @@ class Optimizers:
         decay, lr = config.weight_decay, config.value("matrix_lr")
         self._parts: list[torch.optim.Optimizer] = []
         if matrices:
-            muon = torch.optim.Muon(matrices, lr=lr, momentum=0.95, weight_decay=decay)
-            self._parts.append(muon)
+            self._parts.append(Muon(matrices, lr, weight_decay=decay, computed=computed))
         self._parts.append(
             torch.optim.AdamW(rest, lr=config.lr, betas=BETAS, weight_decay=decay, fused=True)
         )

@@ -50,7 +50,7 @@ class Trainer:
         config = self.config
         self.order = Order(self.data.train, config.texts, config.anchors, config.seed)
         self.total = config.total_steps(len(self.data.train))
-        self.optimizers = Optimizers(self.form.drafter, config)
+        self.optimizers = Optimizers(self.form.drafter, config, self.form.head.weight.dtype)
         self.progress = Progress(config.regression, judged=config.init is not None)
         self.step = 0
         self.target.prefer(self.data.train)
