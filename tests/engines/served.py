@@ -8,13 +8,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from paceline.engine.async_engine import AsyncEngine
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
+from paceline.training.run import WITHOUT_BFLOAT16
 from tests.engine.tiny import save_tiny
 from tests.models.dflash.trained import train_tiny
 from tests.server.conftest import listening
 
+CAPABILITY = torch.backends.cpu.get_cpu_capability()
+# What vLLM computes in: without instructions for bfloat16 it takes minutes for a few answers.
+VLLM_DTYPE = "float32" if CAPABILITY in WITHOUT_BFLOAT16 else "bfloat16"
 PROMPTS = ["the quick brown fox", "one two three", "zebra", "a b c d e f g", "lorem ipsum dolor"]
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 ENGINE: dict[str, Any] = {"dtype": "float32", "backend": "torch", "threads": 1,

@@ -20,6 +20,7 @@ from paceline.engines.programs import find_program
 from paceline.models.catalog import pull
 from tests.engines.fault_proxy import Biased, Fault, SwappedAfter, proxy
 from tests.engines.first_generation import TARGET
+from tests.engines.served import VLLM_DTYPE
 from tests.engines.test_audit_faults import bad
 from tests.server.conftest import listening
 from tests.server.test_real_engine import tiny_engine
@@ -66,7 +67,7 @@ def served_vllm(kind: str | None) -> EngineProcess:
         draft_len=4 if kind else None,
         max_model_len=1024,
         max_num_seqs=4,
-        extra=("--dtype", "bfloat16"),
+        extra=("--dtype", VLLM_DTYPE),
         program=find_program("vllm"),
     )
     return EngineProcess(KINDS["vllm"], plan)

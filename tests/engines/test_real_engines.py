@@ -25,7 +25,7 @@ from paceline.engines.programs import find_program
 from paceline.evaluate.result import Evaluation
 from paceline.models.catalog import pull
 from tests.engines.first_generation import DRAFT_LEN, QUESTIONS, SUBJECTS
-from tests.engines.served import make_pair, write_prompts
+from tests.engines.served import VLLM_DTYPE, make_pair, write_prompts
 from tests.engines.test_process import comes_true, is_gone
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
@@ -132,7 +132,13 @@ def vllm(first_generation: Path) -> Iterator[ProcessReplica]:
         program = find_program("vllm")
     except InvalidRequest as error:
         pytest.skip(str(error))
-    plan = LaunchPlan(str(pull(TARGET)), first_generation, max_model_len=1024, program=program)
+    plan = LaunchPlan(
+        str(pull(TARGET)),
+        first_generation,
+        max_model_len=1024,
+        extra=("--dtype", VLLM_DTYPE),
+        program=program,
+    )
     replica = ProcessReplica(KINDS["vllm"], plan)
     yield replica
     replica.stop()
@@ -193,6 +199,6 @@ def test_vllm_killed_on_the_way_leaves_a_partial_report_and_no_process(
         pytest.skip(str(error))
     prompts = str(write_prompts(tmp_path, asked(4)))
     words = ["evaluate", TARGET, f"mine={first_generation}", prompts, "--engine", "vllm"]
-    words += ["--max-model-len", "512", *SHORT]
+    words += [f"--engine-arg=--dtype={VLLM_DTYPE}", "--max-model-len", "512", *SHORT]
     code, report = evaluate_and_kill(words, tmp_path, monkeypatch, after=5)
     check_partial(code, report, 4, capsys.readouterr().err)

@@ -27,6 +27,7 @@ from paceline.engines.tune import TuneSettings, tune
 from paceline.models.catalog import pull
 
 from .first_generation import DRAFT_LEN, TARGET
+from .served import VLLM_DTYPE
 from .test_process import comes_true, is_gone
 
 pytestmark = [
@@ -58,7 +59,7 @@ def vllm(first_generation: Path) -> Iterator[Running]:
             port=free_port(),
             max_model_len=1024,
             max_num_seqs=4,
-            extra=("--dtype", "bfloat16"),
+            extra=("--dtype", VLLM_DTYPE),
             program=find_program("vllm"),
         )
         progress: list[str] = []
@@ -90,7 +91,7 @@ def test_tune_measures_all_parts_of_a_round(vllm: Running) -> None:
         for prompt in load_prompts("demo")
         if len(prompt.messages[-1]["content"]) < 400
     ]
-    advice = tune(vllm.client, prompts, TuneSettings(at_once=2, seconds=60))
+    advice = tune(vllm.client, prompts, TuneSettings(at_once=2, seconds=240))
     assert advice.present_draft_len == DRAFT_LEN and not advice.notes  # nothing was guessed
     assert [setting.requests for setting in advice.settings] == [1, 2]
     assert list(advice.survival) == sorted(advice.survival, reverse=True)
