@@ -42,9 +42,12 @@ class Candidates:
     def scores(self, slot: int, before: torch.Tensor) -> torch.Tensor:
         """Return the scores float [blocks, k] of a slot's candidates behind the tokens `before`
         [blocks]."""
-        reach = self._selector.predecessor_codebook[before] * self._seen[:, slot]
-        links = self._selector.successor_codebook[self.ids[:, slot]]
-        return self.unary[:, slot] + torch.einsum("br,bkr->bk", reach, links)
+        # codebook[ids] would add its gradients with atomic operations, in an order that changes
+        # from run to run; embedding() adds them in one order.
+        reach = functional.embedding(before, self._selector.predecessor_codebook)
+        links = functional.embedding(self.ids[:, slot], self._selector.successor_codebook)
+        seen = reach * self._seen[:, slot]
+        return self.unary[:, slot] + torch.einsum("br,bkr->bk", seen, links)
 
     def loss(self, pack: Pack, weights: torch.Tensor) -> torch.Tensor:
         """Return the weighted sum of the cross entropy of the slots, `weights` float [blocks,
