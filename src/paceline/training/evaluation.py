@@ -65,7 +65,7 @@ def walk(accepted: torch.Tensor) -> list[int]:
 def packs_of(
     texts: Sequence[Text],
     anchors: int,
-    features: Callable[[Text], torch.Tensor],
+    features: Callable[[Sequence[Text]], list[torch.Tensor]],
     size: int,
     mask: int,
     micro: int,
@@ -74,7 +74,7 @@ def packs_of(
     picks = [Pick(text, window_of(text, anchors, size)) for text in texts]
     for start in range(0, len(picks), micro):
         group = picks[start : start + micro]
-        yield make_pack(group, [features(pick.text) for pick in group], size, mask)
+        yield make_pack(group, features([pick.text for pick in group]), size, mask)
 
 
 @dataclass(slots=True)

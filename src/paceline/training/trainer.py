@@ -149,11 +149,11 @@ class Trainer:
 
     def _pack(self, picks: Sequence[Pick], size: int) -> Pack:
         target, config = self.target, self.config
-        before = target.computed_tokens
+        tokens, logits = target.computed_tokens, target.computed_logits
         with self._costs.phase("target"):
-            seen = [target.read(pick.text) for pick in picks]
-        tokens = target.computed_tokens - before
-        self._costs.operations["target"] += target_operations(target.shape, tokens)
+            seen = target.read_all([pick.text for pick in picks])
+        tokens, logits = target.computed_tokens - tokens, target.computed_logits - logits
+        self._costs.operations["target"] += target_operations(target.shape, tokens, logits)
         with self._costs.phase("data"):
             mask = self.form.config.mask_token_id
             pack = make_pack(picks, [view.features for view in seen], size, mask)
