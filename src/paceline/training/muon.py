@@ -35,9 +35,7 @@ class Muon(torch.optim.Optimizer):
         weight_decay: float = 0.0,
         computed: torch.dtype = torch.bfloat16,
     ) -> None:
-        super().__init__(
-            parameters, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
-        )
+        super().__init__(parameters, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
         self._computed = computed
 
     @overload
@@ -71,11 +69,11 @@ class Muon(torch.optim.Optimizer):
 def orthogonal(matrix: Tensor, computed: torch.dtype) -> Tensor:
     """Return about the nearest matrix with orthogonal rows or columns, [m, n], in `computed`.
 
-    Five Newton–Schulz iterations X ← (aI + bG + cG²)X with G = XXᵀ, X being the matrix over its norm;
-    the singular values end between about 0.7 and 1.2. All iterates are polynomials of the first G
-    times the first X. In float32, wide matrices take part in the first and last product only, and
-    what lies between has the size of G. In bfloat16 that form is not used: it rounds G to numbers
-    with negative eigenvalues, which grow past 1,000 where a gradient has a low rank.
+    Five Newton–Schulz iterations X ← (aI + bG + cG²)X with G = XXᵀ, where X is the matrix over its
+    norm; the singular values end between about 0.7 and 1.2. All iterates are polynomials of the
+    first G times the first X. In float32, wide matrices take part in the first and last product
+    only, and what lies between has the size of G. In bfloat16 that form is not used: it rounds G to
+    numbers with negative eigenvalues, which grow past 1,000 where a gradient has a low rank.
     """
     wide = matrix.to(computed)
     tall = wide.shape[0] > wide.shape[1]
