@@ -34,6 +34,11 @@ LEVERS: dict[str, list[dict[str, Any]]] = {
     "objective": [{"mix": {"kl": 1.0}}, {"mix": {"lk_hybrid": 1.0}}],
     "generation": [{"generation": "dflash2"}],
 }
+# The recipe of the shipped drafter, on texts that the target has to read.
+SHIPPED: dict[str, Any] = {
+    "generation": "dflash2", "selector_rank": 16, "mix": {"ce": 0.5, "kl": 0.5}, "features_gb": 0.0,
+}  # fmt: skip
+LEVERS["shipped"] = [SHIPPED, SHIPPED | {"anchors": 128}, SHIPPED | {"anchors": 128, "texts": 16}]
 GIVEN_BACK = "freed memory given back"
 
 
