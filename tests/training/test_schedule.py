@@ -157,6 +157,8 @@ def test_a_stopped_run_is_annealed_and_goes_on(number, target, trainset, tmp_pat
 
 
 def test_a_second_signal_ends_a_run_at_once(target, trainset, tmp_path, monkeypatch) -> None:
+    """What came before the first one is not lost."""
+    out = tmp_path / "run"
     real = trainer_module.Trainer.take_step
 
     def take_step(self: Any) -> None:
@@ -165,9 +167,13 @@ def test_a_second_signal_ends_a_run_at_once(target, trainset, tmp_path, monkeypa
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.01)
 
-    monkeypatch.setattr(trainer_module.Trainer, "take_step", take_step)
-    with pytest.raises(KeyboardInterrupt):
-        train(config(target, trainset, tmp_path / "run", steps=100), quiet)
+    with monkeypatch.context() as patched:
+        patched.setattr(trainer_module.Trainer, "take_step", take_step)
+        with pytest.raises(KeyboardInterrupt):
+            train(config(target, trainset, out, steps=20, save_every=100), quiet)
+    said: list[str] = []
+    train(config(target, trainset, out, steps=20, save_every=100), said.append)
+    assert said[0].startswith("going on at step 6 of 20 steps")
 
 
 def test_hours_end_a_run_with_a_decay(target, trainset, tmp_path) -> None:

@@ -155,14 +155,16 @@ class Trainer:
         if stopping and self.schedule.decaying:
             self._save()
             return False
-        begins = self.schedule.decide(self.step, seconds)
-        if stopping and not begins:
+        if stopping:
             begins = self.schedule.stop(self.step, STOPPED)
-        elif self._impatient and not begins:
+        else:
+            begins = self.schedule.decide(self.step, seconds)
+        if self._impatient and not begins:
             begins = self.schedule.stop(self.step, self.schedule.ends)
         if begins:
             self._stopping = False
             self._save(STABLE, before)
+            self._save()  # a kill in the decay loses nothing of the stable phase
             log(self.step + 1, {"decay_steps": self.schedule.decisions.falling})
         return True
 
