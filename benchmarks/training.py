@@ -18,7 +18,7 @@ from harness import machine, table
 
 from paceline.training.config import TrainConfig
 from paceline.training.cost import PHASES
-from paceline.training.run import prepare
+from paceline.training.run import computed_in, prepare
 from paceline.training.trainer import Trainer
 from paceline.training.workers import Workers, keep_freed_memory
 
@@ -34,16 +34,25 @@ LEVERS: dict[str, list[dict[str, Any]]] = {
     "objective": [{"mix": {"kl": 1.0}}, {"mix": {"lk_hybrid": 1.0}}],
     "generation": [{"generation": "dflash2"}],
 }
+# The recipe of the shipped drafter, on texts that the target has to read.
+SHIPPED: dict[str, Any] = {
+    "generation": "dflash2", "selector_rank": 16, "mix": {"ce": 0.5, "kl": 0.5}, "features_gb": 0.0,
+}  # fmt: skip
+LEVERS["shipped"] = [SHIPPED, SHIPPED | {"anchors": 128}, SHIPPED | {"anchors": 128, "texts": 16}]
 GIVEN_BACK = "freed memory given back"
+
+
+def config_of(args: argparse.Namespace, out: Path, changes: dict[str, Any]) -> TrainConfig:
+    settings = {"features_gb": 8.0, **BASE, **changes}
+    return TrainConfig(
+        model=args.model, sets=(args.set,), out=str(out), steps=2 * args.steps, device=args.device,
+        dtype=args.dtype, eval_texts=1, **settings,
+    )  # fmt: skip
 
 
 def measure(args: argparse.Namespace, out: Path, changes: dict[str, Any]) -> dict[str, float]:
     """Numbers of `args.steps` steps, after as many over the same texts that are not counted."""
-    settings = {"features_gb": 8.0, **BASE, **changes}
-    config = TrainConfig(
-        model=args.model, sets=(args.set,), out=str(out), steps=2 * args.steps, device=args.device,
-        dtype=args.dtype, eval_texts=1, **settings,
-    )  # fmt: skip
+    config = config_of(args, out, changes)
     trainer = prepare(config, Workers(args.device))
     trainer.order._texts = trainer.data.train[: args.steps * config.texts]  # one epoch a pass
     return passes(trainer, args.steps)
@@ -83,6 +92,7 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(LEVERS), help="levers, by name")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
+        computed = str(computed_in(config_of(args, Path(folder), {}))).removeprefix("torch.")
         before = measure(args, Path(folder), {})  # training keeps what is freed from its start on
         keep_freed_memory()
         base = measure(args, Path(folder), {})
@@ -94,8 +104,8 @@ def main() -> None:
                 rows.append(row(name, measure(args, Path(folder), changes), base))
     shape = ", ".join(f"{key} {value}" for key, value in BASE.items())
     header = ("", "blocks/s ÷ first row", "slots/s", "ms a step", *PHASES, "all")
-    table(f"{Path(args.model).name}, {shape}: share of time, at share of peak, {machine()}",
-          header, rows)  # fmt: skip
+    title = f"{Path(args.model).name}, {shape}, computed in {computed}"
+    table(f"{title}: share of time, at share of peak, {machine()}", header, rows)
 
 
 if __name__ == "__main__":

@@ -202,8 +202,8 @@ def test_a_wrong_argument_is_answered_in_two_lines(
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ([], ["set: got '/nope'", "the following arguments are required: --out, --steps or "
-                                  "--epochs", "Try: paceline train --help"]),
+        ([], ["set: got '/nope'", "the following arguments are required: --out, --steps, "
+                                  "--epochs or --hours", "Try: paceline train --help"]),
         (["--out", "run", "--steps", "1"], ["set: got '/nope'"]),
         (["--out", "run", "--epochs", "1", "--init", "/gone", "--held-out", "a=/lost"],
          ["set: got '/nope'", "set: got '/lost'", "'/gone': no such drafter"]),

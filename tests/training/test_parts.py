@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +15,6 @@ from paceline.training.config import TrainConfig
 from paceline.training.cost import StepCosts, drafter_operations, head_operations
 from paceline.training.data import Order, frequent_tokens
 from paceline.training.evaluation import BlockTally, walk
-from paceline.training.optimizers import course
 from paceline.training.run import prepare
 from paceline.training.shape import mask_token, tapped_layers
 from paceline.training.trackers import JsonLines, open_trackers, read_log
@@ -44,15 +42,6 @@ def test_the_head_keeps_the_tokens_that_were_said_most_often():
     assert frequent_tokens(counts, 3).tolist() == [1, 3, 4]
     assert frequent_tokens(counts, 2).tolist() == [1, 3]  # ties go to the lower id
     assert frequent_tokens(counts, 99).tolist() == [1, 2, 3, 4, 6]
-
-
-def test_the_learning_rate_rises_and_falls_as_a_cosine():
-    shares = [course(step, 100, 0.1, 0.05) for step in range(100)]
-    assert shares[0] == pytest.approx(0.1) and shares[9] == 1.0
-    assert shares[10] == pytest.approx(1.0)
-    assert shares[55] == pytest.approx(0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * 45 / 90)))
-    assert 0.05 < shares[99] < 0.052
-    assert course(0, 10, 0.0, 0.05) == 1.0
 
 
 def test_zero_is_something_said(target, trainset, tmp_path):

@@ -38,7 +38,11 @@ def test_a_pack_moves_with_all_of_its_tensors():
 
 def test_packs_of_an_evaluation_hold_a_few_texts_each():
     texts = [random_text(40, 5, 256, number) for number in range(5)]
-    packs = list(packs_of(texts, 4, lambda text: torch.ones(len(text), 8), SIZE, 250, micro=2))
+
+    def ones(group):
+        return [torch.ones(len(text), 8) for text in group]
+
+    packs = list(packs_of(texts, 4, ones, SIZE, 250, micro=2))
     assert [len(pack.blocks) for pack in packs] == [2, 2, 1]
     for pack in packs:
         for first, last in pack.blocks:
@@ -76,8 +80,8 @@ def test_what_the_target_would_say_lies_one_place_before():
 class CountedTarget(TrainingTarget):
     """A target whose features take 4 bytes a token."""
 
-    def _compute(self, text):
-        return Seen(torch.zeros(len(text), 1))
+    def _compute(self, texts):
+        return [Seen(torch.zeros(len(text), 1)) for text in texts]
 
 
 def test_preferred_texts_keep_their_room():
@@ -89,7 +93,7 @@ def test_preferred_texts_keep_their_room():
     target.read(long)
     target.read(short)
     assert target.computed_tokens == 10 + 20 + 10
-    assert target.features(long).shape == (20, 1)
+    assert target.features([long])[0].shape == (20, 1)
 
 
 # -- settings, optimizers, costs -------------------------------------------------------------------

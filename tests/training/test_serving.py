@@ -38,7 +38,7 @@ def judged(trainer: Trainer, results: list[Any]) -> tuple[int, int]:
         said = torch.arange(len(ids)) >= len(result.prompt_ids)
         text = Text(10**6 + number, ids, said)
         anchors = torch.arange(len(result.prompt_ids), len(ids) - 1)
-        features = trainer.target.features(text)
+        (features,) = trainer.target.features([text])
         mask = trainer.form.config.mask_token_id
         pack = make_pack([Pick(text, anchors)], [features], size, mask)
         tally.add(trainer.form.right(pack), pack)

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import logging
-import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Strict
 
@@ -23,6 +19,7 @@ from paceline.core import InvalidRequest
 from paceline.core.document_help import about
 from paceline.core.documents import checked
 from paceline.core.field_types import Between, Flag
+from paceline.core.signals import ending_on_signals
 
 if TYPE_CHECKING:
     from paceline.autospec.loop import Autospec, LoopSettings
@@ -130,7 +127,8 @@ class AutospecRunCommand:
             finally:
                 tell(news.lines())
             return 0
-        with ending_on_signals() as ended:
+        ended = threading.Event()
+        with ending_on_signals(ended.set):
             loop.run(self.every, ended, lambda: tell(news.lines()))
         tell(["ended; the store has all that was done"])
         return 0
@@ -174,22 +172,3 @@ def tell(lines: list[str]) -> None:
     now = time.strftime("%H:%M:%S")
     for line in lines:
         print(f"{now} {line}", flush=True)
-
-
-@contextmanager
-def ending_on_signals() -> Iterator[threading.Event]:
-    """Set an event on SIGTERM and Ctrl-C; a second one acts as usual."""
-    ended = threading.Event()
-    usual: dict[int, Any] = {}
-
-    def end(number: int, frame: FrameType | None) -> None:
-        ended.set()
-        signal.signal(number, usual[number])
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        usual[number] = signal.signal(number, end)
-    try:
-        yield ended
-    finally:
-        for caught, handler in usual.items():
-            signal.signal(caught, handler)

@@ -31,7 +31,7 @@ class Argument(Flag):
     positional   an argument without a flag
     bare         the value of the flag alone, which may then stand without one
     look_up      raises PacelineError where what a value names is not there
-    instead      the option that may stand in place of this one: one of both is required
+    instead      the options that may stand in place of this one: one of all is required
     """
 
     flags: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class Argument(Flag):
     bare: object = None
     action: type[argparse.Action] | None = None
     look_up: Callable[[str], object] | None = None
-    instead: str = ""
+    instead: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,10 +101,13 @@ class Option:
 
     def missing(self, args: argparse.Namespace) -> str:
         """Return the option's name for errors where parsed arguments lack it, and else ""."""
-        other = self.argument.instead
-        if hasattr(args, self.dest) or not (self.is_required or other) or hasattr(args, other):
+        others = self.argument.instead
+        if not (self.is_required or others):
             return ""
-        return f"{self.shown} or --{other}" if other else self.shown
+        if any(hasattr(args, name) for name in (self.dest, *others)):
+            return ""
+        *first, last = (self.shown, *(f"--{name}" for name in others))
+        return f"{', '.join(first)} or {last}" if first else last
 
     def read(self, text: str) -> object:
         """Read a value of the option. Raises ValueError, saying what would be right."""

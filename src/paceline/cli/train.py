@@ -101,7 +101,9 @@ class TrainCommand(TrainConfig):
     init: Annotated[str, Argument(look_up=_find_drafter)] | None = about(
         ABOUT["init"], None, "random weights"
     )
-    steps: Annotated[Count, Argument(instead="epochs")] | None = about(ABOUT["steps"], None)
+    steps: Annotated[Count, Argument(instead=("epochs", "hours"))] | None = about(
+        ABOUT["steps"], None
+    )
     mix: Annotated[dict[str, float], BeforeValidator(_shares), LIST] = about(
         ABOUT["mix"], lambda: {"ce": 1.0}
     )

@@ -119,21 +119,75 @@ def sequence_outputs(
 ) -> Iterator[tuple[int, ForwardOutput]]:
     """Yield the outputs of a sequence in chunks of SEQUENCE_ROWS tokens, each with its first
     position; with the logits of every token if `logits`. Only the features are copies."""
-    blocks = -(-len(ids) // BLOCK_SIZE)
-    table = np.arange(blocks, dtype=np.int32)[None]
-    for start in range(0, len(ids), SEQUENCE_ROWS):
-        rows = np.array(ids[start : start + SEQUENCE_ROWS], dtype=np.int32)
-        places = np.arange(len(rows), dtype=np.int32)
+    wanted = [np.full(len(ids), logits)]
+    for pieces, output in packed_outputs(network, [ids], layers, wanted):
+        yield pieces[0].start, output
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Tokens `start` to `end` of one of several sequences; they are the rows of a forward from
+    `row` on."""
+
+    sequence: int
+    start: int
+    end: int
+    row: int
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.row, self.row + self.end - self.start)
+
+
+def packed_outputs(
+    network: Network,
+    sequences: Sequence[Sequence[int]],
+    layers: Sequence[int],
+    wanted: Sequence[np.ndarray],
+) -> Iterator[tuple[list[Piece], ForwardOutput]]:
+    """Yield the outputs of several sequences, packed into forwards of SEQUENCE_ROWS tokens, each
+    with the pieces that are in it. `wanted[i]` marks the tokens of sequence i whose logits come
+    back, bool [tokens].
+
+    The rows have the bits that a forward of one sequence alone gives them. Sequence after sequence
+    takes blocks of the network's KV from the first on; nobody else may be using it.
+    """
+    blocks = [-(-len(ids) // BLOCK_SIZE) for ids in sequences]
+    first_blocks = np.cumsum([0, *blocks])
+    for pieces in _pieces([len(ids) for ids in sequences]):
+        table = np.zeros((len(pieces), max(blocks[p.sequence] for p in pieces)), dtype=np.int32)
+        for row, piece in zip(table, pieces, strict=True):
+            count, first = blocks[piece.sequence], first_blocks[piece.sequence]
+            row[:count] = np.arange(first, first + count)
+        parts = [sequences[p.sequence][p.start : p.end] for p in pieces]
+        marks = np.concatenate([wanted[p.sequence][p.start : p.end] for p in pieces])
         batch = ForwardBatch(
-            ids=rows,
-            positions=start + places,
-            seq_starts=np.array([0, len(rows)], dtype=np.int32),
+            ids=np.concatenate([np.array(part, dtype=np.int32) for part in parts]),
+            positions=np.concatenate([np.arange(p.start, p.end, dtype=np.int32) for p in pieces]),
+            seq_starts=np.cumsum([0, *map(len, parts)]).astype(np.int32),
             block_tables=table,
-            logit_rows=places if logits else places[:0],
+            logit_rows=marks.nonzero()[0].astype(np.int32),
         )
         output = network.forward(batch, tuple(layers))
         assert output.features is not None
-        yield start, replace(output, features=output.features.clone())
+        yield pieces, replace(output, features=output.features.clone())
+
+
+def _pieces(lengths: Sequence[int]) -> Iterator[list[Piece]]:
+    """Cut sequences of these lengths into forwards of SEQUENCE_ROWS tokens."""
+    pieces: list[Piece] = []
+    row = 0
+    for sequence, length in enumerate(lengths):
+        start = 0
+        while start < length:
+            end = min(length, start + SEQUENCE_ROWS - row)
+            pieces.append(Piece(sequence, start, end, row))
+            row, start = row + end - start, end
+            if row == SEQUENCE_ROWS:
+                yield pieces
+                pieces, row = [], 0
+    if pieces:
+        yield pieces
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ DEFAULTS: dict[str, float] = {
     "block": 8,
     "taps": 5,
     "selector_rank": 256,
-    "short_share": 0.6,
+    "short_share": 0.1,
     "matrix_lr": 0.02,
     "soft_tokens": 32,
     "selector_share": 1.0,
@@ -33,6 +33,9 @@ BlockSize = Annotated[int, Between(2, MAX_BLOCK)]
 Count = Annotated[int, Between(1)]
 Amount = Annotated[int, Between(1, 1 << 16)]
 Share = Annotated[float, Between(0, 1)]
+# Slots behind a short block learn nothing meanwhile, so that part of a run is a small one.
+EarlyShare = Annotated[float, Between(0, 0.2)]
+DecayShare = Annotated[float, Between(0, 0.9)]
 LayerCount = Annotated[int, Between(1, MAX_LAYERS)]
 TextLength = Annotated[int, Between(8, 1 << 20)]
 Context = Annotated[int, Between(1, 1 << 20)]
@@ -84,11 +87,14 @@ class TrainConfig:
     )
     steps: Count | None = about("optimizer steps", None)
     epochs: AboveZero | None = about("passes over the texts, in place of --steps", None)
+    hours: AboveZero | None = about(
+        "hours that the run takes, over all its starts, in place of --steps", None
+    )
     short_block: BlockSize | None = about(
         "tokens of a block in the first part of the run", None, "as --block"
     )
-    short_share: Share | None = _optional(
-        "short_share", "share of the run with blocks of --short-block"
+    short_share: EarlyShare | None = _optional(
+        "short_share", "share of the run, from its start, with blocks of --short-block"
     )
     texts: Amount = about("texts of a step", 8)
     micro: Amount = about("texts that are computed at a time", 8)
@@ -101,7 +107,8 @@ class TrainConfig:
     lr: Share = about("peak learning rate of AdamW", 1e-3)
     matrix_lr: Share | None = _optional("matrix_lr", "peak learning rate of Muon")
     weight_decay: Share = about("weight decay", 0.0)
-    warmup: Share = about("share of the steps in which the learning rate rises", 0.04)
+    warmup: Share = about("share of the run in which the learning rate rises", 0.04)
+    decay: DecayShare = about("share of the run, at its end, in which the learning rate falls", 0.2)
     final_lr: Share = about("share of the peak that the learning rate falls to", 0.05)
     clip: AboveZero = about("largest norm of a gradient", 1.0)
     weights: Literal["dpace", "exponential", "uniform"] = about(
@@ -136,7 +143,8 @@ class TrainConfig:
     eval_anchors: Count = about("blocks of each text that is evaluated", 32)
     save_every: Count = about("steps between saves", 200)
     patience: Annotated[int, Between(0, 10**6)] = about(
-        "evaluations without a better one that end the run; 0 for none", 0
+        "evaluations without a better one, held out or out of domain, that end the run; 0 for none",
+        0,
     )
     regression: Share = about("share that AL out of domain may fall by", 0.05)
     on_regression: Literal["flag", "stop"] = about(
@@ -157,8 +165,8 @@ class TrainConfig:
         for name in self.mix:
             if name not in OBJECTIVES:
                 yield InvalidRequest("mix", name, f"objectives among {', '.join(OBJECTIVES)}")
-        if (self.steps is None) == (self.epochs is None):
-            yield InvalidRequest("steps", self.steps, "either steps or epochs, and not both")
+        if [self.steps, self.epochs, self.hours].count(None) != 2:
+            yield InvalidRequest("steps", self.steps, "either steps, epochs or hours")
         if self.texts % self.micro:
             yield InvalidRequest("micro", self.micro, f"a divisor of texts ({self.texts})")
         for name, effective, needed in (
@@ -175,12 +183,12 @@ class TrainConfig:
         """True when the drafter learns from the target's distribution and not from text alone."""
         return self.labels == "target" or set(self.mix) != {"ce"}
 
-    def total_steps(self, texts: int) -> int:
-        """Optimizer steps of the whole run over a set of so many texts."""
-        if self.steps is not None:
-            return self.steps
-        assert self.epochs is not None
-        return max(1, math.ceil(self.epochs * texts / self.texts))
+    def total_steps(self, texts: int) -> int | None:
+        """Return the optimizer steps of the whole run over a set of so many texts; None for a run
+        of some hours."""
+        if self.epochs is not None:
+            return max(1, math.ceil(self.epochs * texts / self.texts))
+        return self.steps
 
     def value(self, name: str) -> float:
         """Return a setting of DEFAULTS as the run names it, zero included, or its default."""

@@ -91,10 +91,11 @@ def layer_weights(shape: ModelConfig) -> int:
     return shape.hidden_size * (2 * q + 2 * kv + 3 * shape.intermediate_size)
 
 
-def target_operations(shape: ModelConfig, tokens: int) -> float:
-    """Return the operations of a forward without the head and without attention itself, which is a
-    few percent."""
-    return 2.0 * tokens * shape.num_layers * layer_weights(shape)
+def target_operations(shape: ModelConfig, tokens: int, logits: int = 0) -> float:
+    """Return the operations of a forward with `logits` rows of the head, without attention itself,
+    which is a few percent."""
+    layers = tokens * shape.num_layers * layer_weights(shape)
+    return 2.0 * (layers + logits * shape.vocab_size * shape.hidden_size)
 
 
 def drafter_operations(config: DFlashConfig, tokens: int, slots: int) -> float:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from paceline.training.forecast import Forecast, forecast
 from paceline.training.packs import Pack, Pick, Text, make_pack, window_of
 
 
@@ -28,6 +29,11 @@ class Score:
     blocks: int
     length: float
     positions: tuple[float, ...]
+
+
+def mean_length(scores: Mapping[str, Score]) -> float:
+    """Return the mean acceptance length of several sets."""
+    return fmean(score.length for score in scores.values())
 
 
 class BlockTally:
@@ -65,7 +71,7 @@ def walk(accepted: torch.Tensor) -> list[int]:
 def packs_of(
     texts: Sequence[Text],
     anchors: int,
-    features: Callable[[Text], torch.Tensor],
+    features: Callable[[Sequence[Text]], list[torch.Tensor]],
     size: int,
     mask: int,
     micro: int,
@@ -74,7 +80,7 @@ def packs_of(
     picks = [Pick(text, window_of(text, anchors, size)) for text in texts]
     for start in range(0, len(picks), micro):
         group = picks[start : start + micro]
-        yield make_pack(group, [features(pick.text) for pick in group], size, mask)
+        yield make_pack(group, features([pick.text for pick in group]), size, mask)
 
 
 @dataclass(slots=True)
@@ -84,7 +90,8 @@ class Progress:
     share `regression`, and a step must be better to be the best. Random weights are no standard.
 
     `best` is the step of the best mean held-out acceptance length among those without regression;
-    `waited` counts evaluations since then.
+    `waited` counts evaluations since then. A run that starts from random weights has to get better
+    out of domain, too: `best_outside` and `waited_outside` are the same for those sets.
     """
 
     regression: float
@@ -93,23 +100,52 @@ class Progress:
     best: int | None = None
     best_length: float = 0.0
     waited: int = 0
+    best_outside: float = 0.0
+    waited_outside: int = 0
 
-    def add(self, step: int, held: Mapping[str, Score], other: Mapping[str, Score]) -> bool:
-        """Add an evaluation; return whether it is the best so far."""
+    def add(
+        self,
+        step: int,
+        held: Mapping[str, Score],
+        other: Mapping[str, Score],
+        slots: float = 0.0,
+        averaged: bool = False,
+    ) -> bool:
+        """Add an evaluation after `slots` learnt slots; return whether it is the best so far. In an
+        `averaged` one it was the average of the weights that was evaluated."""
         scores = {
             kind: {name: asdict(score) for name, score in sets.items()}
             for kind, sets in (("held_out", held), ("out_of_domain", other))
         }
-        self.history.append({"step": step, **scores})
-        length = fmean(score.length for score in held.values())
+        self.history.append({"step": step, "slots": slots, "averaged": averaged, **scores})
+        length = mean_length(held)
         if not self.judged and len(self.history) == 1:
             return False
+        if not self.judged and other:
+            self._wait_outside(mean_length(other))
         better = not self.regressions and (self.best is None or length > self.best_length)
         if better:
             self.best, self.best_length, self.waited = step, length, 0
         else:
             self.waited += 1
         return better
+
+    def _wait_outside(self, length: float) -> None:
+        if length > self.best_outside:
+            self.best_outside, self.waited_outside = length, 0
+        else:
+            self.waited_outside += 1
+
+    def forecast(self, slots: float) -> Forecast | None:
+        """Forecast the mean held-out acceptance length after `slots` slots; None while that cannot
+        be said, and for a run that goes on from a drafter, whose earlier slots are not counted."""
+        if self.judged:
+            return None
+        points = [
+            (entry["slots"], fmean(score["length"] for score in entry["held_out"].values()))
+            for entry in self.history
+        ]
+        return forecast(points, slots)
 
     @property
     def regressions(self) -> dict[str, float]:

@@ -38,25 +38,33 @@ class Candidates:
         self.unary = scaled_logits(head.config, torch.stack(unary, dim=1))
         self._seen = selector.hidden_projection(hidden.to(selector.predecessor_codebook.dtype))
         self._selector = selector
+        # codebook[ids] would add its gradients with atomic operations, in an order that changes
+        # from run to run; embedding() adds them in one order. It makes a gradient as large as the
+        # table, so that the slots share one table of the candidates alone.
+        tokens, self._places = torch.unique(self.ids, return_inverse=True)
+        self._successors = functional.embedding(tokens, selector.successor_codebook)
 
     def scores(self, slot: int, before: torch.Tensor) -> torch.Tensor:
-        """Return the scores float [blocks, k] of a slot's candidates behind the tokens `before`
-        [blocks]."""
-        reach = self._selector.predecessor_codebook[before] * self._seen[:, slot]
-        links = self._selector.successor_codebook[self.ids[:, slot]]
-        return self.unary[:, slot] + torch.einsum("br,bkr->bk", reach, links)
+        """Return the scores float [blocks, k] of a slot's candidates behind tokens whose rows of
+        the predecessors' codebook are `before` [blocks, rank]."""
+        links = functional.embedding(self._places[:, slot], self._successors)
+        return self.unary[:, slot] + torch.einsum("br,bkr->bk", before * self._seen[:, slot], links)
 
     def loss(self, pack: Pack, weights: torch.Tensor) -> torch.Tensor:
         """Return the weighted sum of the cross entropy of the slots, `weights` float [blocks,
         slots]."""
         hit = self.ids == pack.labels[..., None]
         right, share = hit.int().argmax(-1), weights * hit.any(-1)
+        before = self._predecessors(pack.before)
         total = self.unary.new_zeros(())
         for slot in range(self.ids.shape[1]):
-            scores = self.scores(slot, pack.before[:, slot])
+            scores = self.scores(slot, before[:, slot])
             losses = functional.cross_entropy(scores, right[:, slot], reduction="none")
             total = total + (losses * share[:, slot]).sum()
         return total
+
+    def _predecessors(self, tokens: torch.Tensor) -> torch.Tensor:
+        return functional.embedding(tokens, self._selector.predecessor_codebook)
 
     @torch.no_grad()
     def right(self, pack: Pack) -> torch.Tensor:
@@ -64,7 +72,8 @@ class Candidates:
         slots]."""
         before, taken = pack.ids[:, 0], []
         for slot in range(self.ids.shape[1]):
-            best = self.scores(slot, before).argmax(-1, keepdim=True)
+            scores = self.scores(slot, self._predecessors(before))
+            best = scores.argmax(-1, keepdim=True)
             before = self.ids[:, slot].gather(-1, best)[:, 0]
             taken.append(before)
         return (torch.stack(taken, dim=1) == pack.labels) & pack.counts

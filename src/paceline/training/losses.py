@@ -18,6 +18,7 @@ import torch
 
 from paceline.models.dflash.config import DFlashConfig
 from paceline.models.dflash.module import draft_logits
+from paceline.training.top_k import top_k
 
 SMOOTHING = 0.5  # D-PACE's alpha
 DECAYS = {16: 7.0, 10: 5.0, 8: 4.0}  # DFlash's gamma by block size
@@ -153,7 +154,7 @@ def likeliest(hidden: torch.Tensor, head: Head, count: int) -> torch.Tensor:
     rows = []
     for part in _chunks(hidden, head):
         logits = draft_logits(head.config, hidden[part].detach().to(head.weight.dtype), head.weight)
-        rows.append(logits.topk(count, dim=-1).indices)
+        rows.append(top_k(logits, count).places)
     return torch.cat(rows)
 
 
@@ -185,7 +186,7 @@ def head_loss(
         total = slots.loss.sum()
         grads += torch.autograd.grad(total, leaf)
         if head.candidates:
-            best.append(logits.detach().topk(head.candidates, dim=-1).indices)
+            best.append(top_k(logits.detach(), head.candidates).places)
         parts.append(replace(slots, loss=total.detach()))
     carrier = (hidden * torch.cat(grads)).sum()  # its gradient is the one that is handed on
     return SlotLosses(

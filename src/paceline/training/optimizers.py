@@ -1,8 +1,6 @@
-"""Optimizers by name, and the course of the learning rate."""
+"""Optimizers by name."""
 
 from __future__ import annotations
-
-import math
 
 import torch
 from torch import nn
@@ -18,7 +16,7 @@ CODEBOOKS = "codebook"  # tables with a row per token: looked up, not multiplied
 class Optimizers:
     """AdamW for everything, or Muon for the matrices and AdamW for the rest (Jordan et al. 2024).
 
-    The learning rates follow `course` of the run's progress. State saves and loads as one.
+    The learning rates are shares of their peaks, as `Schedule` says. State saves and loads as one.
     `computed` are the numbers that Muon multiplies in.
     """
 
@@ -53,13 +51,3 @@ class Optimizers:
     def load(self, states: list[StateDict]) -> None:
         for part, state in zip(self._parts, states, strict=True):
             part.load_state_dict(state)
-
-
-def course(step: int, total: int, warmup: float, final: float) -> float:
-    """Return the share of the peak learning rate in step `step` of `total`, counted from 0: a
-    linear rise over the share `warmup` of the steps, then a cosine down to `final`."""
-    rising = math.ceil(warmup * total)
-    if step < rising:
-        return (step + 1) / rising
-    fallen = (step - rising) / max(1, total - rising)
-    return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * fallen))

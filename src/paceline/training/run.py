@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from paceline.core import InvalidRequest
+from paceline.core.signals import ending_on_signals
 from paceline.models.dflash.checkpoint import DFlashCheckpoint, load_checkpoint
 from paceline.models.dflash.config import DFlashConfig, read_dflash_config
 from paceline.models.dflash.module import DFlashModule
@@ -98,7 +99,8 @@ def _run(trainer: Trainer, show: Callable[[str], None]) -> None:
             show(line(step, numbers))
 
     try:
-        trainer.run(log)
+        with ending_on_signals(trainer.stop):
+            trainer.run(log)
     finally:
         for tracker in trackers:
             tracker.close()
@@ -228,7 +230,9 @@ def _head_ids(
 def _check_room(trainer: Trainer) -> None:
     """Raise InvalidRequest (field `out`) where the disk cannot hold what the run will save."""
     weights = sum(p.nbytes for p in trainer.form.drafter.parameters())
-    needed = 2 * 3 * weights + 3 * weights // 2  # two states while one replaces the other; drafters
+    # Weights, their average and at most two numbers of the optimizer each, in the state, in the one
+    # that replaces it and in the one before the decay; and drafters in bfloat16.
+    needed = 3 * 4 * weights + 3 * weights // 2
     free = shutil.disk_usage(trainer.config.folder).free
     if free < needed:
         expected = f"a folder on a disk with {needed >> 20} MiB free; it has {free >> 20} MiB"
@@ -243,7 +247,7 @@ def describe(trainer: Trainer, resumed: bool) -> str:
     answer_tokens = sum(int(text.said.sum()) for text in texts)
     start = f"going on at step {trainer.step} of" if resumed else "training"
     return (
-        f"{start} {trainer.total} steps: {shape.generation}, {shape.layers.num_layers} layers, "
+        f"{start} {trainer.schedule.ends}: {shape.generation}, {shape.layers.num_layers} layers, "
         f"block {shape.block_size}, {weights:.1f} M weights, head of "
         f"{len(trainer.form.head.weight)} tokens; {len(texts)} texts with {answer_tokens} "
         f"tokens said, {config.texts} texts x {config.anchors} blocks a step{_slow_numbers(config)}"
@@ -260,6 +264,11 @@ def line(step: int, numbers: Mapping[str, float]) -> str:
     """Return one line out of an entry of the log."""
     lengths = [f"{k[: -len('/al')]} AL {v:.3f}" for k, v in numbers.items() if k.endswith("/al")]
     fallen = [f"REGRESSION {k} -{100 * v:.0f}%" for k, v in numbers.items() if "regression" in k]
+    if "decay_steps" in numbers:
+        return f"step {step}: the learning rate falls, for {numbers['decay_steps']} steps"
+    if "forecast/al" in numbers:
+        low, high = numbers["forecast/low"], numbers["forecast/high"]
+        lengths[-1] += f" ({low:.2f} to {high:.2f})"
     if "loss" not in numbers:
         return ", ".join([f"step {step}", *lengths, *fallen])
     return (

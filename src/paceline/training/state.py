@@ -2,6 +2,7 @@
 there.
 
 state.pt      weights, optimizers, scores and the step, replaced in one go
+stable.pt     the same before the learning rate fell, from where a longer run goes on
 drafter/      the best drafter so far, a folder that serves; replaced in one go as well
 """
 
@@ -20,12 +21,13 @@ from safetensors import SafetensorError
 from paceline.core import InvalidRequest, PacelineError
 from paceline.dataset.training_set import write_whole
 
-STATE, DRAFTER = "state.pt", "drafter"
-FORMAT = 1
-# What a resumed run may be told anew: none of it changes what is computed. What paths lead to is
-# compared by content.
+STATE, STABLE, DRAFTER = "state.pt", "stable.pt", "drafter"
+FORMAT = 2
+# What a resumed run may be told anew: its end, and what changes nothing that is computed. Where
+# paths lead is compared by content.
 PATHS = ("out", "model", "sets", "init", "held_out", "out_of_domain")
-FREE = (*PATHS, "trackers", "features_gb", "threads", "save_every")
+ENDS = ("steps", "epochs", "hours")  # a run may be made longer
+FREE = (*PATHS, *ENDS, "trackers", "features_gb", "threads", "save_every")
 
 
 # What a disk that takes no more looks like from Python, from torch and from safetensors.
@@ -36,44 +38,45 @@ class DiskFull(PacelineError):
     """A run's folder could not be written to. The save before is complete."""
 
 
-def save_state(folder: Path, state: Mapping[str, object]) -> None:
-    """Save the state. Raises DiskFull where there is no room; the state before stays."""
+def save_state(folder: Path, state: Mapping[str, object], name: str = STATE) -> None:
+    """Save the state under `name`. Raises DiskFull where there is no room; the state before
+    stays."""
     buffer = io.BytesIO()
     torch.save({"format": FORMAT, **state}, buffer)
     try:
-        write_whole(folder / STATE, buffer.getvalue())
+        write_whole(folder / name, buffer.getvalue())
     except WRITING as error:
-        (folder / f"{STATE}.tmp").unlink(missing_ok=True)
+        (folder / f"{name}.tmp").unlink(missing_ok=True)
         raise DiskFull(
-            f"{folder / STATE} could not be written ({error}); the run is saved up to its last "
+            f"{folder / name} could not be written ({error}); the run is saved up to its last "
             "save: make room and start it again"
         ) from error
 
 
 def load_state(
-    folder: Path, config: Mapping[str, object], inputs: Mapping[str, object]
+    folder: Path, config: Mapping[str, object], inputs: Mapping[str, object], name: str = STATE
 ) -> dict[str, Any] | None:
     """Return the state of an interrupted run, or None. `inputs` are digests of target, sets and
-    drafter.
+    drafter; `name` is STATE or STABLE.
 
     Raises InvalidRequest where the state belongs to a run with other settings or other inputs,
     naming the first that differs.
     """
-    path = folder / STATE
+    path = folder / name
     if not path.is_file():
         return None
     state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     if state["format"] != FORMAT:
         raise InvalidRequest("out", str(folder), "a run that this version of Paceline wrote")
-    for name, value in config.items():
-        before = state["config"].get(name)
-        if name not in FREE and before != value:
+    for field, value in config.items():
+        before = state["config"].get(field)
+        if field not in FREE and before != value:
             expected = f"{before!r}, as the run in {folder} began, or another --out"
-            raise InvalidRequest(name, value, expected)
-    for name, value in inputs.items():
-        if state["inputs"].get(name) != value:
+            raise InvalidRequest(field, value, expected)
+    for field, value in inputs.items():
+        if state["inputs"].get(field) != value:
             expected = f"what the run in {folder} began with, or another --out"
-            raise InvalidRequest(name, config[name], expected)
+            raise InvalidRequest(field, config[field], expected)
     return state
 
 

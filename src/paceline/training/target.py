@@ -5,11 +5,12 @@ A target that fits no single device lies spread over all processes (FSDP2).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -21,9 +22,12 @@ from paceline.models.batch import BLOCK_SIZE, Network
 from paceline.models.config import ModelConfig
 from paceline.models.json_files import read_json
 from paceline.models.loader import LoadedModel
-from paceline.models.networks import sequence_outputs
+from paceline.models.networks import packed_outputs
 from paceline.training.packs import Text
+from paceline.training.top_k import top_k
 from paceline.training.workers import Workers
+
+GROUP_TOKENS = 4096  # of texts whose KV is in memory at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,8 @@ class TrainingTarget:
     """The frozen target, which reads training texts. `soft_tokens` 0 keeps features alone.
 
     The first texts that are read are kept until `budget` bytes are full; the others are read each
-    time. `computed_tokens` counts the tokens that were read. `embedding` and `head`, [vocabulary,
+    time. `computed_tokens` counts the tokens that were read, `computed_logits` those whose
+    distribution was. `embedding` and `head`, [vocabulary,
     hidden], are the target's; `together` means that all processes must read a text at the same
     time.
     """
@@ -70,30 +75,39 @@ class TrainingTarget:
         self._layers, self._soft = tuple(layers), soft_tokens
         self._left, self._kept = budget, dict[int, Seen]()
         self._preferred: dict[int, int] = {}
-        self.computed_tokens = 0
+        self.computed_tokens = self.computed_logits = 0
 
     def prefer(self, texts: Sequence[Text]) -> None:
         """Keep these texts before any others."""
         self._preferred = {text.number: len(text) for text in texts}
 
-    def features(self, text: Text) -> torch.Tensor:
-        return self.read(text).features
+    def features(self, texts: Sequence[Text]) -> list[torch.Tensor]:
+        return [seen.features for seen in self.read_all(texts)]
 
     def read(self, text: Text) -> Seen:
-        kept = self._kept.get(text.number)
-        if kept is not None:
-            return kept
-        seen = self._compute(text)
-        self.computed_tokens += len(text)
+        return self.read_all([text])[0]
+
+    def read_all(self, texts: Sequence[Text]) -> list[Seen]:
+        """Read texts together, which costs less than one after the other; bits are the same."""
+        if self.together:  # every process reads as many, a text that is named twice included
+            self.computed_tokens += sum(map(len, texts))
+            return self._compute(texts)
+        fresh = {text.number: text for text in texts if text.number not in self._kept}
+        computed = dict(zip(fresh, self._compute(list(fresh.values())), strict=True))
+        self.computed_tokens += sum(len(text) for text in fresh.values())
+        for number, seen in computed.items():
+            self._keep_within_budget(fresh[number], seen)
+        return [computed.get(text.number) or self._kept[text.number] for text in texts]
+
+    def _keep_within_budget(self, text: Text, seen: Seen) -> None:
         waiting = self._preferred.pop(text.number, 0)
         bytes_per_token = seen.bytes / len(text)
         reserved = 0.0 if waiting else bytes_per_token * sum(self._preferred.values())
         if seen.bytes <= self._left - reserved:
             self._left -= seen.bytes
             self._kept[text.number] = seen
-        return seen
 
-    def _compute(self, text: Text) -> Seen:
+    def _compute(self, texts: Sequence[Text]) -> list[Seen]:
         raise NotImplementedError
 
 
@@ -114,31 +128,75 @@ class LocalTarget(TrainingTarget):
         self.embedding = network.embedding_rows(everything)
         self.head = network.head_rows(everything)
 
-    def _compute(self, text: Text) -> Seen:
-        blocks = -(-len(text) // BLOCK_SIZE)
+    def _compute(self, texts: Sequence[Text]) -> list[Seen]:
+        return [seen for group in _groups(texts) for seen in self._compute_group(group)]
+
+    def _compute_group(self, texts: Sequence[Text]) -> list[Seen]:
+        blocks = sum(-(-len(text) // BLOCK_SIZE) for text in texts)
         if blocks > self._room:
             self._network.allocate_kv(blocks)
             self._room = blocks
-        features, soft = [], []
-        ids = text.ids.tolist()
-        for _, output in sequence_outputs(self._network, ids, self._layers, bool(self._soft)):
+        features: list[list[torch.Tensor]] = [[] for _ in texts]
+        soft: list[list[tuple[torch.Tensor, torch.Tensor]]] = [[] for _ in texts]
+        ids, wanted = [text.ids.tolist() for text in texts], [self._wanted(text) for text in texts]
+        for pieces, output in packed_outputs(self._network, ids, self._layers, wanted):
             assert output.features is not None
-            features.append(output.features.cpu())
-            if self._soft:
-                soft.append(likely_tokens(output.logits, self._soft))
+            taken = 0
+            for piece in pieces:
+                features[piece.sequence].append(output.features[piece.rows].cpu())
+                count = int(wanted[piece.sequence][piece.start : piece.end].sum())
+                logits = output.logits[taken : taken + count]
+                taken += count
+                self.computed_logits += count
+                if count:
+                    soft[piece.sequence].append(likely_tokens(logits, self._soft))
+        return [
+            self._seen(torch.cat(parts), likely, torch.from_numpy(marks))
+            for parts, likely, marks in zip(features, soft, wanted, strict=True)
+        ]
+
+    def _wanted(self, text: Text) -> np.ndarray:
+        """Mark the tokens behind which something is learnt from the target's distribution."""
+        wanted = np.zeros(len(text), dtype=bool)
+        if self._soft:
+            wanted[:-1] = text.said[1:].numpy()
+        return wanted
+
+    def _seen(
+        self,
+        features: torch.Tensor,
+        soft: Sequence[tuple[torch.Tensor, torch.Tensor]],
+        wanted: torch.Tensor,
+    ) -> Seen:
+        """Return what was seen of a text, with zeros where no distribution was wanted."""
         if not self._soft:
-            return Seen(torch.cat(features))
-        likely, probabilities = zip(*soft, strict=True)
-        return Seen(torch.cat(features), torch.cat(likely), torch.cat(probabilities))
+            return Seen(features)
+        likely = torch.zeros(len(features), self._soft, dtype=torch.int32)
+        probabilities = torch.zeros(len(features), self._soft, dtype=torch.float16)
+        likely[wanted] = torch.cat([part for part, _ in soft])
+        probabilities[wanted] = torch.cat([part for _, part in soft])
+        return Seen(features, likely, probabilities)
+
+
+def _groups(texts: Sequence[Text]) -> Iterator[list[Text]]:
+    """Split texts so that the KV of a group stays small: GROUP_TOKENS, or one longer text."""
+    group: list[Text] = []
+    for text in texts:
+        if group and sum(map(len, group)) + len(text) > GROUP_TOKENS:
+            yield group
+            group = []
+        group.append(text)
+    if group:
+        yield group
 
 
 def likely_tokens(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the `count` most likely tokens of each row, int32, and their probabilities,
     float16."""
     logits = logits.float()
-    top = logits.topk(count, dim=-1)
+    top = top_k(logits, count)
     normaliser = logits.logsumexp(-1, keepdim=True)
-    return top.indices.int().cpu(), (top.values - normaliser).exp().half().cpu()
+    return top.places.int().cpu(), (top.values - normaliser).exp().half().cpu()
 
 
 class ShardedTarget(TrainingTarget):
@@ -179,8 +237,11 @@ class ShardedTarget(TrainingTarget):
         assert isinstance(features, torch.Tensor)
         self._taps[index] = features
 
+    def _compute(self, texts: Sequence[Text]) -> list[Seen]:
+        return [self._compute_one(text) for text in texts]
+
     @torch.no_grad()
-    def _compute(self, text: Text) -> Seen:
+    def _compute_one(self, text: Text) -> Seen:
         ids = text.ids[None].to(self._device)
         kept = 0 if self._soft else 1  # of the logits; 0 means all
         logits = self._model(ids, use_cache=False, logits_to_keep=kept).logits[0]

@@ -1,17 +1,22 @@
 """The training loop: steps, evaluations, saves, and an end.
 
 One process or several, on CPU or CUDA. A run that was killed goes on from its last save and takes
-the same steps as one that was not.
+the same steps as one that was not. A run whose learning rate fell goes on from before the fall.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 
+from paceline.core import InvalidRequest
 from paceline.engine.peak import matmul_peak
+from paceline.training.average import Average
 from paceline.training.config import TrainConfig
 from paceline.training.cost import (
     StepCosts,
@@ -20,16 +25,18 @@ from paceline.training.cost import (
     target_operations,
 )
 from paceline.training.data import Data, Order
-from paceline.training.evaluation import BlockTally, Progress, Score, packs_of
+from paceline.training.evaluation import BlockTally, Progress, Score, mean_length, packs_of
 from paceline.training.form import TrainingForm
 from paceline.training.losses import Soft, position_weights
-from paceline.training.optimizers import Optimizers, course
+from paceline.training.optimizers import Optimizers
 from paceline.training.packs import Pack, Pick, Text, block_labels, make_pack
-from paceline.training.state import load_state, save_state
+from paceline.training.schedule import STOPPED, Schedule
+from paceline.training.state import STABLE, STATE, load_state, save_state
 from paceline.training.target import Seen, TrainingTarget
 from paceline.training.workers import Workers
 
 LOG_EVERY = 10  # steps
+QUARTER = 4  # one of so many packs compares the weights with their average
 Log = Callable[[int, dict[str, float]], None]  # takes a step and its numbers
 
 
@@ -49,8 +56,9 @@ class Trainer:
     def __post_init__(self) -> None:
         config = self.config
         self.order = Order(self.data.train, config.texts, config.anchors, config.seed)
-        self.total = config.total_steps(len(self.data.train))
+        self.schedule = Schedule(config, config.total_steps(len(self.data.train)))
         self.optimizers = Optimizers(self.form.drafter, config, self.form.head.weight.dtype)
+        self.average = Average(self.form.drafter)
         self.progress = Progress(config.regression, judged=config.init is not None)
         self.step = 0
         self.target.prefer(self.data.train)
@@ -58,45 +66,107 @@ class Trainer:
         self._size = self.form.config.block_size
         peak = matmul_peak(self.form.head.weight.dtype, config.device)
         self._costs = StepCosts(config.device, peak)
+        self._earlier, self._began = 0.0, time.monotonic()
+        self._stopping = False
+
+    @property
+    def seconds(self) -> float:
+        """The time of this run up to now, over all its starts."""
+        return self._earlier + time.monotonic() - self._began
 
     def resume(self) -> bool:
-        """Go back to the run's last save, if there is one."""
-        state = load_state(self.config.folder, asdict(self.config), self.inputs)
+        """Go back to the run's last save, if there is one; if the learning rate fell for another
+        end than this one, go back to the save before."""
+        state = self._load(STATE)
         if state is None:
             return False
+        if self.schedule.planned_otherwise(state["schedule"]):
+            best = {name: state["progress"][name] for name in ("best", "best_length")}
+            state = self._load(STABLE)
+            if state is None:
+                expected = f"a folder that has {STABLE}, the state before the learning rate fell"
+                raise InvalidRequest("out", self.config.out, expected)
+            state["progress"] |= best  # whose drafter is in the folder
         self.form.drafter.load_state_dict(state["drafter"])
         self.optimizers.load(state["optimizers"])
+        self.average.load(state["average"])
         self.progress = Progress(**state["progress"])
         here = {"device": self._costs.device, "peak": self._costs.peak}
         self._costs = StepCosts(**state["since"] | here)
-        self.step = state["step"]
+        self.schedule.restore(state["schedule"])
+        self.step, self._earlier = state["step"], state["seconds"]
+        self.schedule.check(self.step, self._earlier)
         return True
 
+    def stop(self) -> None:
+        """Let the run end soon: the learning rate falls, for half as long as at a planned end."""
+        self._stopping = True
+
     def run(self, log: Log) -> None:
-        """Train to the end, until patience ends, or until a regression stops the run."""
+        """Train to the end, until somebody stops the run, patience ends, or a regression stops
+        it."""
         if self.step == 0 and not self.progress.history:
             self._evaluate(log)
             self._save()  # from here on the folder is this run's
-        while self.step < self.total and not self.finished:
+        while not self._over and self._decide(log):
             self.take_step()
-            last = self.step == self.total
+            last = self.step == self.schedule.end
             if self.step % LOG_EVERY == 0 or last:
                 log(self.step, self.numbers())
             evaluated = self.step % self.config.eval_every == 0 or last
             best = evaluated and self._evaluate(log)
-            if best or last or self.finished or self.step % self.config.save_every == 0:
+            if best or last or self._over or self.step % self.config.save_every == 0:
                 self._save()
         self.workers.wait()
 
     @property
+    def _over(self) -> bool:
+        end = self.schedule.end
+        return self._regressed or (end is not None and self.step >= end)
+
+    @property
+    def _regressed(self) -> bool:
+        return self.config.on_regression == "stop" and bool(self.progress.regressions)
+
+    @property
+    def _impatient(self) -> bool:
+        waited = max(self.progress.waited, self.progress.waited_outside)
+        return 0 < self.config.patience <= waited
+
+    @property
     def finished(self) -> str | None:
-        """The reason why evaluations ended the run before its last step, or None."""
-        patience = self.config.patience
-        if patience and self.progress.waited >= patience:
-            return f"{patience} evaluations in a row were no better"
-        if self.config.on_regression == "stop" and self.progress.regressions:
+        """The reason why the run ended before its planned end, or None."""
+        if self._regressed:
             return "acceptance out of domain fell by more than allowed"
+        decisions = self.schedule.decisions
+        if self._stopping or decisions.ends == STOPPED:
+            place = self.step if self._stopping else decisions.decay_start
+            return f"the run was stopped; the same command goes on from step {place}"
+        if self._impatient:
+            return f"{self.config.patience} evaluations in a row were no better"
         return None
+
+    def _decide(self, log: Log) -> bool:
+        """Decide what the next step depends on; return whether there is one. What is measured is
+        decided by the first process for all, and the state before a decay is kept."""
+        before = self.schedule.saved()
+        facts = torch.tensor([self.seconds, float(self._stopping)], dtype=torch.float64)
+        seconds, stopping = self.workers.sum(facts * self.workers.first).tolist()
+        if stopping and self.schedule.decaying:
+            self._save()
+            return False
+        if stopping:
+            begins = self.schedule.stop(self.step, STOPPED)
+        else:
+            begins = self.schedule.decide(self.step, seconds)
+        if self._impatient and not begins:
+            begins = self.schedule.stop(self.step, self.schedule.ends)
+        if begins:
+            self._stopping = False
+            self._save(STABLE, before)
+            self._save()  # a kill in the decay loses nothing of the stable phase
+            log(self.step + 1, {"decay_steps": self.schedule.decisions.falling})
+        return True
 
     def take_step(self) -> None:
         """Take one optimizer step over the next texts."""
@@ -116,8 +186,9 @@ class Trainer:
             sums += torch.tensor([float(loss), float(reached), float(pack.counts.sum())])
         with self._costs.phase("optimiser"):
             grad = torch.nn.utils.clip_grad_norm_(self.form.drafter.parameters(), config.clip)
-            share = course(self.step, self.total, config.warmup, config.final_lr)
+            share = self.schedule.lr_share(self.step)
             self.optimizers.step(share)
+            self.average.add(self.step + 1)
         sums = workers.sum(sums)
         self.step += 1
         self._costs.add(
@@ -143,17 +214,15 @@ class Trainer:
     def _block_size(self) -> int:
         """Return the tokens of a block in this step."""
         short = self.config.short_block
-        if short is not None and self.step < self.config.value("short_share") * self.total:
-            return short
-        return self._size
+        return self._size if short is None or self.schedule.whole_blocks(self.step) else short
 
     def _pack(self, picks: Sequence[Pick], size: int) -> Pack:
         target, config = self.target, self.config
-        before = target.computed_tokens
+        tokens, logits = target.computed_tokens, target.computed_logits
         with self._costs.phase("target"):
-            seen = [target.read(pick.text) for pick in picks]
-        tokens = target.computed_tokens - before
-        self._costs.operations["target"] += target_operations(target.shape, tokens)
+            seen = target.read_all([pick.text for pick in picks])
+        tokens, logits = target.computed_tokens - tokens, target.computed_logits - logits
+        self._costs.operations["target"] += target_operations(target.shape, tokens, logits)
         with self._costs.phase("data"):
             mask = self.form.config.mask_token_id
             pack = make_pack(picks, [view.features for view in seen], size, mask)
@@ -188,48 +257,84 @@ class Trainer:
         costs.operations["head"] += head_operations(config, rows, pack.labels.numel())
         return outcome.loss.detach(), outcome.right
 
-    def scores(self, sets: dict[str, list[Text]]) -> dict[str, Score]:
-        """Return the expected acceptance length of every set."""
-        config, mask, scores = self.config, self.form.config.mask_token_id, {}
+    def _evaluation_packs(self, texts: list[Text]) -> Iterator[Pack]:
+        config, own_texts = self.config, self.workers.mine(texts)
+        if self.target.together:
+            for _ in range(-(-len(texts) // self.workers.count) - len(own_texts)):
+                self.target.read(texts[0])  # for those that have one text more
+        mask, read = self.form.config.mask_token_id, self.target.features
+        for pack in packs_of(own_texts, config.eval_anchors, read, self._size, mask, config.micro):
+            yield pack.to(self.workers.device)
+
+    def _scores(self, packs: dict[str, list[Pack]]) -> dict[str, Score]:
+        """Return the expected acceptance length of every set, by the weights as they are."""
+        scores = {}
         self.form.eval()
-        for name, texts in sets.items():
+        for name, set_packs in packs.items():
             tally = BlockTally(self._size - 1)
-            own_texts = self.workers.mine(texts)
-            if self.target.together:
-                for _ in range(-(-len(texts) // self.workers.count) - len(own_texts)):
-                    self.target.read(texts[0])  # for those that have one text more
-            for pack in packs_of(
-                own_texts, config.eval_anchors, self.target.features, self._size, mask, config.micro
-            ):
-                tally.add(self.form.right(pack.to(self.workers.device)), pack)
+            for pack in set_packs:
+                tally.add(self.form.right(pack), pack)
             tally.sums = self.workers.sum(tally.sums)
             scores[name] = tally.score()
         self.form.train()
         return scores
 
     def _evaluate(self, log: Log) -> bool:
-        """Evaluate; return whether the result is the best so far. Its drafter is written then."""
-        held, other = self.scores(self.data.held_out), self.scores(self.data.out_of_domain)
-        best = self.progress.add(self.step, held, other)
-        log(self.step, self.progress.numbers())
-        if best and self.workers.first and self.step:
-            self.export(self.progress, self.step)
+        """Evaluate the weights or their average, whichever is better; return whether the result is
+        the best so far. Its drafter is written then."""
+        held_packs, other_packs = (
+            {name: list(self._evaluation_packs(texts)) for name, texts in sets.items()}
+            for sets in (self.data.held_out, self.data.out_of_domain)
+        )
+        entries = self._compared(held_packs) if self.step else {}
+        averaged = bool(entries) and entries["average/al"] > entries["weights/al"]
+        with self.average.in_place() if averaged else nullcontext():
+            held, other = self._scores(held_packs), self._scores(other_packs)
+            best = self.progress.add(self.step, held, other, self._costs.all_slots, averaged)
+            log(self.step, self.progress.numbers() | entries | self._forecast())
+            if best and self.workers.first and self.step:
+                self.export(self.progress, self.step)
         return best
 
-    def _save(self) -> None:
+    def _compared(self, packs: dict[str, list[Pack]]) -> dict[str, float]:
+        """Return log entries: the mean acceptance length by the weights and by their average, on
+        the first quarter of the packs, which is enough since both are judged on the same texts."""
+        some = {name: of[: -(-len(of) // QUARTER)] for name, of in packs.items()}
+        lengths = {"weights/al": mean_length(self._scores(some))}
+        with self.average.in_place():
+            lengths["average/al"] = mean_length(self._scores(some))
+        return lengths
+
+    def _forecast(self) -> dict[str, float]:
+        """Return log entries of the forecast for the planned end. A decay is no part of the curve
+        that it continues."""
+        if self.schedule.decaying:
+            return {}
+        left = self.schedule.share_left(self.step, self.seconds)
+        forecast = self.progress.forecast(self._costs.all_slots * (1 + left))
+        if forecast is None:
+            return {}
+        return {f"forecast/{name}": getattr(forecast, name) for name in ("al", "low", "high")}
+
+    def _load(self, name: str) -> dict[str, Any] | None:
+        return load_state(self.config.folder, asdict(self.config), self.inputs, name)
+
+    def _save(self, name: str = STATE, decisions: dict[str, Any] | None = None) -> None:
+        """Save the state, with earlier decisions if there are any."""
         if self.workers.first:
-            save_state(
-                self.config.folder,
-                {
-                    "config": asdict(self.config),
-                    "inputs": self.inputs,
-                    "step": self.step,
-                    "drafter": self.form.drafter.state_dict(),
-                    "optimizers": self.optimizers.state(),
-                    "progress": asdict(self.progress),
-                    "since": asdict(self._costs),
-                },
-            )
+            state = {
+                "config": asdict(self.config),
+                "inputs": self.inputs,
+                "step": self.step,
+                "seconds": self.seconds,
+                "schedule": decisions or self.schedule.saved(),
+                "drafter": self.form.drafter.state_dict(),
+                "average": self.average.state(),
+                "optimizers": self.optimizers.state(),
+                "progress": asdict(self.progress),
+                "since": asdict(self._costs),
+            }
+            save_state(self.config.folder, state, name)
 
     def numbers(self) -> dict[str, float]:
         """Return log entries of the steps since the last call."""

@@ -1,0 +1,130 @@
+"""The target reads several texts in one forward, with the bits of one text alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from paceline.models import networks
+from paceline.models.loader import load_model
+from paceline.models.networks import build_network
+from paceline.training import target as target_module
+from paceline.training.packs import Text
+from paceline.training.target import LocalTarget, Seen, TrainingTarget
+from paceline.training.top_k import top_k
+from tests.engine.tiny import tiny_config
+from tests.training.twins import random_text
+
+TEXTS = [random_text(tokens, 5, 256, number) for number, tokens in enumerate((40, 7, 61, 16, 33))]
+
+
+def tiny_target(target: Path, dtype: str, soft: int = 4) -> LocalTarget:
+    loaded = load_model(str(target))
+    network, _ = build_network(loaded, dtype=dtype)
+    return LocalTarget(network, loaded.config, (0, 2, 3), 0, soft)
+
+
+def equal(one: Seen, other: Seen) -> bool:
+    pairs = (
+        (one.features, other.features),
+        (one.likely, other.likely),
+        (one.probabilities, other.probabilities),
+    )
+    return all(torch.equal(a, b) for a, b in pairs if a is not None and b is not None)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_texts_in_one_forward_have_the_bits_of_each_alone(dtype, target, monkeypatch) -> None:
+    """Forwards are so small here that texts begin and end within them."""
+    monkeypatch.setattr(networks, "SEQUENCE_ROWS", 24)
+    reader = tiny_target(target, dtype)
+    together = reader.read_all(TEXTS)
+    assert [len(seen.features) for seen in together] == [len(text) for text in TEXTS]
+    for text, seen in zip(TEXTS, together, strict=True):
+        assert equal(seen, reader.read(text))
+
+
+def test_forwards_are_full(target, monkeypatch) -> None:
+    monkeypatch.setattr(networks, "SEQUENCE_ROWS", 50)
+    reader = tiny_target(target, "float32")
+    rows: list[int] = []
+    real = reader._network.forward
+
+    def forward(batch, layers=()):
+        rows.append(len(batch.ids))
+        return real(batch, layers)
+
+    monkeypatch.setattr(reader._network, "forward", forward)
+    reader.read_all(TEXTS)
+    assert rows == [50, 50, 50, 7]
+
+
+def test_the_kv_in_memory_is_bounded(target, monkeypatch) -> None:
+    monkeypatch.setattr(target_module, "GROUP_TOKENS", 64)
+    reader = tiny_target(target, "float32")
+    asked: list[int] = []
+    real = reader._network.allocate_kv
+
+    def allocate_kv(blocks: int) -> None:
+        asked.append(blocks)
+        real(blocks)
+
+    monkeypatch.setattr(reader._network, "allocate_kv", allocate_kv)
+    found = reader.read_all(TEXTS)
+    assert max(asked) <= 5
+    assert all(equal(seen, reader.read(text)) for text, seen in zip(TEXTS, found, strict=True))
+
+
+def test_a_text_that_is_named_twice_is_read_once(target) -> None:
+    reader = tiny_target(target, "float32")
+    first, second = reader.read_all([TEXTS[0], TEXTS[0]])
+    assert first is second and reader.computed_tokens == len(TEXTS[0])
+
+
+def test_a_target_that_all_processes_read_together_reads_every_name() -> None:
+    """Others wait for it as often as texts were named."""
+    target = TogetherTarget(tiny_config(), [0], budget=1 << 20)
+    target.read_all([TEXTS[0], TEXTS[0]])
+    assert target.reads == [2] and target.computed_tokens == 2 * len(TEXTS[0])
+
+
+class TogetherTarget(TrainingTarget):
+    together = True
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.reads: list[int] = []
+
+    def _compute(self, texts: Sequence[Text]) -> list[Seen]:
+        self.reads.append(len(texts))
+        return [Seen(torch.zeros(len(text), 1)) for text in texts]
+
+
+def test_distributions_are_computed_only_where_something_is_learnt_from_them(target) -> None:
+    """The prompt's tokens but for the last one, and the last token of all, teach nothing."""
+    reader = tiny_target(target, "float32")
+    text = random_text(30, 12, 256)
+    seen = reader.read(text)
+    assert reader.computed_logits == 30 - 12
+    assert seen.probabilities is not None
+    learnt = seen.probabilities.sum(1) > 0
+    assert learnt.tolist() == [False] * 11 + [True] * 18 + [False]
+    everywhere = reader.read(Text(1, text.ids, torch.ones(30, dtype=torch.bool)))
+    assert everywhere.likely is not None and seen.likely is not None
+    assert torch.equal(everywhere.likely[11:29], seen.likely[11:29])
+
+
+@pytest.mark.parametrize("columns", [70, 2048, 2048 + 17])
+def test_the_largest_numbers_are_those_of_one_search(columns: int) -> None:
+    generator = torch.Generator().manual_seed(columns)
+    numbers = torch.randn(3, 5, columns, generator=generator)
+    numbers[0, 0, 64:70] = 9.0 + torch.arange(6)  # in one group, and in the last columns
+    numbers[0, 1, -3:] = 9.0 + torch.arange(3)
+    for count in (1, 8):
+        found, plain = top_k(numbers, count), numbers.topk(count, dim=-1)
+        assert torch.equal(found.values, plain.values)
+        assert torch.equal(found.places, plain.indices)
