@@ -82,7 +82,7 @@ def test_bad_syntax_is_refused(text, message):
         ("auto,min_ngram=2", "got 'min_ngram'"),
         ("ngram:file", "got 'file'; expected no value after ngram"),
         ("draft_model", "expected a model"),
-        ("hybrid", r"a DFlash drafter \(a folder or hub id\) after it"),
+        ("hybrid", r"a DFlash drafter \(a folder, hub id or name\) after it"),
         ("draft_model:/m/x,draw=dice", "draw: got 'dice'; expected one of coupled, sample, argmax"),
     ],
 )
