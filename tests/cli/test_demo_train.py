@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from paceline.cli import demo, demo_train, parse
+from paceline.cli import demo, demo_stages, demo_train, parse
 from paceline.cli.demo_stages import Stage, run_stages, seconds_of
 from paceline.cli.demo_train import APP, RECIPE, DemoPlan
 from paceline.synth.app import load_app
@@ -25,7 +28,7 @@ class Story:
     """Three stages, each of which writes a file; `fails` names one that does not."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.ran, self.fails = folder, list[str](), ""
+        self.folder, self.ran, self.fails, self.killed = folder, list[str](), "", ""
 
     def run(self, rows: int = 4) -> int:
         self.ran = []
@@ -36,9 +39,11 @@ class Story:
         ]
         return run_stages(Console(width=100), self.folder, told, 3, self.execute)
 
-    def execute(self, command: Sequence[str]) -> int:
+    def execute(self, command: Sequence[str], beat: Callable[[], None]) -> int:
         name = {"synth": "first", "train": "second", "evaluate": "third"}[command[0]]
         self.ran.append(name)
+        if name == self.killed:
+            raise KeyboardInterrupt
         if name == self.fails:
             return 3
         (self.folder / name).write_text("made")
@@ -68,6 +73,57 @@ def test_a_failed_stage_ends_the_story_and_the_next_run_begins_with_it(
     assert "'paceline train' ended with exit code 3" in shown and "the third" not in shown
     story.fails = ""
     assert story.run() == 0 and story.ran == ["second", "third"]
+
+
+def test_the_time_of_a_stage_is_that_of_all_its_parts(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 10_000, 10))
+    monkeypatch.setattr(demo_stages.time, "perf_counter", lambda: next(clock))
+    story.killed = "second"
+    with pytest.raises(KeyboardInterrupt):
+        story.run()
+    before = seconds_of(story.folder, ["second"])["second"]
+    story.killed = ""
+    assert story.run() == 0 and story.ran == ["second", "third"], "a part is no whole"
+    after = seconds_of(story.folder, ["second", "third"])
+    assert before > 0 and after["second"] == 2 * before and after["third"] == before
+    assert story.run(rows=5) == 0  # begun anew: what came before was another run
+    assert seconds_of(story.folder, ["second"])["second"] == before
+
+
+LIVE = """
+import sys
+from paceline.cli import demo_stages
+demo_stages.sys.executable = sys.argv[1]
+demo_stages.execute(["x"], lambda: None)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's end")
+def test_a_stage_ends_with_whoever_started_it(tmp_path: Path) -> None:
+    told, stage = tmp_path / "pid", tmp_path / "python"
+    stage.write_text(f"#!/bin/sh\necho $$ > {told}.new; mv {told}.new {told}; exec sleep 600\n")
+    stage.chmod(0o755)
+    with subprocess.Popen([sys.executable, "-c", LIVE, str(stage)]) as parent:
+        while not told.exists():
+            assert parent.poll() is None
+            time.sleep(0.01)
+        parent.kill()
+    child = int(told.read_text())
+    for _ in range(1000):
+        if not is_alive(child):
+            return
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    raise AssertionError("the stage went on without its parent")
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_what_stands_behind_a_stage_that_ran_is_run_as_well(story: Story) -> None:

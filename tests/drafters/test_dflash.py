@@ -63,6 +63,47 @@ def test_a_window_bounds_what_drafts_see(tmp_path):
     check_drafts(watched, window=20)
 
 
+@pytest.mark.parametrize(
+    ("trained", "asked", "option", "window"),
+    [
+        ({"context": 20}, None, "", 20),
+        ({"context": 20, "window": 12}, None, "", 12),
+        ({"context": 20}, 30, "", 30),
+        ({"context": 20}, 0, "", None),
+        ({"context": 20}, 30, ",window=9", 9),
+        ({"context": 20}, 30, ",window=0", None),
+        ({}, None, "", None),
+        ({}, 30, "", 30),
+    ],
+)
+@pytest.mark.parametrize("kind", ["dflash", "hybrid"])
+def test_a_drafter_sees_what_it_was_trained_on_unless_it_is_told(
+    tmp_path, kind, trained, asked, option, window
+):
+    folder = write_drafter(tmp_path / "drafter", provenance=trained)
+    engine = make_engine(f"d={kind}:{folder}{option}", draft_window=asked)
+    assert engine.drafters["d"].window == window
+    row = dict(start_up_rows(engine))["window of d"]
+    assert row.startswith("all tokens" if window is None else f"the last {window} tokens")
+    asked_for = asked is not None or option
+    reason = "what it was trained on" if trained else "the folder does not say"
+    assert ("as asked for" if asked_for else reason) in row
+
+
+@pytest.mark.parametrize("option", ["", ",window=0", ",window=5", ",window=33"])
+def test_the_text_is_the_same_whatever_the_window(tmp_path, option):
+    folder = write_drafter(tmp_path / "drafter", provenance={"context": 20})
+    work, truth = jobs(12), answers_of_jobs(12)
+    engine = make_engine(f"d={folder}{option}")
+    watched = watch(engine, {tuple(p): out for (p, _), out in zip(work, truth, strict=True)})
+    assert run(engine, work, together=6) == truth
+    assert engine.stats().prefix_hits > 0, "no prompt was like another"
+    firsts = [(draft.first, len(draft.tokens) - 1) for draft in watched.drafts]
+    window = {"": 20, ",window=0": 10**9, ",window=5": 5, ",window=33": 33}[option]
+    assert all(first == max(0, anchor - window) for first, anchor in firsts)
+    assert any(anchor > 40 for _, anchor in firsts), "no context was long"
+
+
 def test_a_prefix_hit_reuses_draft_kv_and_nothing_is_injected_again(tmp_path):
     engine = make_engine(f"d={write_drafter(tmp_path / 'drafter')}")
     network = engine.drafters["d"].network

@@ -47,7 +47,7 @@ def test_a_mask_that_ends_the_targets_text_is_refused(tmp_path):
         ("max_draft_len=9", "max_draft_len: got 9; expected at most 5: it drafts blocks of 6"),
         ("head=cut", "the checkpoint ships no list of frequent tokens"),
         ("head=half", "head: got 'half'; expected one of auto, full, cut"),
-        ("window=0", "window: got '0'"),
+        ("window=all", "window: got 'all'; expected a whole number from 0"),
         ("draw=loud", "draw: got 'loud'"),
         ("colour=red", "got 'colour'; expected one of max_draft_len, window"),
     ],

@@ -12,11 +12,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from paceline.cli import main
 from paceline.core import InvalidRequest, ModelError
 from paceline.drafters import shipped
 from paceline.drafters.chain import ChainDrafter
 from paceline.drafters.hybrid import HybridDrafter
 from paceline.drafters.shipped import PROVENANCE
+from paceline.drafters.spec import network_folders
 from paceline.engine.engine import Engine
 from paceline.engine.startup import start_up_rows
 from paceline.models.catalog import CATALOGUE, CatalogueEntry
@@ -66,6 +68,31 @@ def test_auto_keeps_its_name_its_options_and_its_refusals(target: Target) -> Non
     for spec, message in (("auto,head=full", "got 'head'"), ("auto:x", "no value after auto")):
         with pytest.raises(InvalidRequest, match=message):
             make_engine(spec, target())
+
+
+def test_the_name_of_a_model_means_its_drafter_where_one_is_expected(
+    target: Target, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    shown = str(shipped.FOLDERS / NAME)
+    for spec in (NAME, f"dflash:{NAME}", f"hybrid:{NAME}"):
+        engine = make_engine(f"d={spec}", target())
+        drafter: Any = engine.drafters["d"]
+        assert str(getattr(drafter, "dflash", drafter).checkpoint.path) == shown
+    assert network_folders([f"d={NAME}", "auto"], NAME) == [Path(shown)] * 2
+    for word in (NAME, shown):
+        assert main(["drafter", "inspect", word, "--json"]) == 0
+    by_name, by_folder = capsys.readouterr().out.split("}\n{")
+    assert by_name.strip("{}\n") == by_folder.strip("{}\n")
+    assert main(["drafter", "convert", NAME, str(tmp_path / "converted")]) == 0
+    assert load_checkpoint(tmp_path / "converted").config == load_checkpoint(Path(shown)).config
+
+
+def test_a_model_that_has_no_drafter_is_refused_before_it_is_fetched(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipped, "pull", pytest.fail)
+    with pytest.raises(ModelError, match=f"no drafter is shipped .* one of {NAME}"):
+        shipped.drafter_folder("qwen2.5-coder-0.5b")
 
 
 def change_weights(folder: Path) -> None:

@@ -12,6 +12,7 @@ from paceline.core import SpeculationStats
 from paceline.drafters import shipped
 from paceline.drafters.shipped import PROVENANCE
 from paceline.models.catalog import CATALOGUE
+from paceline.training.provenance import as_text, shortened
 from tests.engine.test_real_model import TALKS
 
 FOLDERS = sorted(path for path in shipped.FOLDERS.iterdir() if (path / "config.json").is_file())
@@ -22,7 +23,10 @@ MOST_BYTES = 30_000_000
 def test_each_is_small_and_says_what_it_is_for(folder: Path) -> None:
     assert folder.name in CATALOGUE
     assert sum(path.stat().st_size for path in folder.iterdir()) < MOST_BYTES
-    made_for = json.loads((folder / PROVENANCE).read_text())["target"]
+    text = (folder / PROVENANCE).read_text()
+    made_for = json.loads(text)["target"]
+    assert text.count("\n") < 300, "a manifest, short enough to be read"
+    assert as_text(shortened(json.loads(text))) == text, "it is what training would write"
     card = (folder / "README.md").read_text()
     assert made_for["weights_sha256"] in card and "## Served" in card
 

@@ -100,8 +100,19 @@ def test_a_wrong_config_is_found_without_any_provenance(patient, tmp_path, chang
 )  # fmt: skip
 def test_what_differs_from_the_training_is_named(patient, tmp_path, known, changes, verdict):
     target, drafter = patient
-    report = diagnose(target, infected(drafter, tmp_path / "ill", provenance=known, **changes))
+    ill = infected(drafter, tmp_path / "ill", provenance=known, **changes)
+    report = diagnose(target, ill, draft_window=0)
     assert verdict in report.verdict
+
+
+def test_a_drafter_sees_the_context_that_it_was_trained_on(patient, tmp_path):
+    target, drafter = patient
+    trained = infected(drafter, tmp_path / "trained", provenance={"context": 20})
+    report = diagnose(target, trained)
+    assert report.healthy, report.verdict
+    (context,) = [check for check in report.checks if check.name == "context"]
+    assert context.detail == "trained on up to 20 tokens of context, and sees up to 20"
+    assert "window" not in [check.name for check in report.checks]
 
 
 def test_a_serving_path_that_computes_something_else_is_found(patient, monkeypatch):

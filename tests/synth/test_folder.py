@@ -10,7 +10,7 @@ import pytest
 from paceline.core import InvalidRequest
 from paceline.dataset import training_set as dataset
 from paceline.dataset.training_set import read_rows
-from paceline.synth.folder import CannotWrite, check_set, locked, open_set
+from paceline.synth.folder import CannotWrite, check_set, open_set
 
 from .sets import Killed, Parts, content, dying, fresh, run
 from .tiny import made
@@ -81,13 +81,6 @@ def test_a_folder_with_something_else_is_refused_untouched(target: Path, tmp_pat
         check_set(tmp_path / "file", fresh(parts), parts[0])
 
 
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    refused = pytest.raises(InvalidRequest, match="a folder to write to")
-    with refused, locked(tmp_path / "file" / "set"):
-        raise AssertionError("a file was taken for a folder")
-
-
 def test_a_target_may_lie_elsewhere(target: Path, tmp_path: Path) -> None:
     parts = made(tmp_path, target)
     run(parts, tmp_path / "set")
@@ -100,14 +93,6 @@ def test_too_little_room_is_refused_before_anything_is_made(target: Path, tmp_pa
     with pytest.raises(InvalidRequest, match="MiB free for what is planned") as caught:
         check_set(tmp_path / "set", fresh(parts), parts[0])
     assert caught.value.field == "out"
-
-
-def test_only_one_run_writes_to_a_folder(tmp_path: Path) -> None:
-    refused = pytest.raises(InvalidRequest, match="no other run")
-    with locked(tmp_path), refused, locked(tmp_path):
-        raise AssertionError("the folder was locked twice")
-    with locked(tmp_path):
-        pass
 
 
 def test_a_damaged_shard_is_not_gone_on_with(target: Path, tmp_path: Path) -> None:

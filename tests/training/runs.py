@@ -15,7 +15,8 @@ OPTIONS: dict[str, Any] = {
     "eval_every": 4, "save_every": 4,
 }  # fmt: skip
 
-STEP = {"loss": 1.0, "al": 2.0, "grad_norm": 1.0, "lr_share": 0.5, "slots": 8.0, "blocks": 4.0}
+STEP = {"loss": 1.0, "objective": 2.0, "al": 2.0, "grad_norm": 1.0, "lr_share": 0.5,
+        "slots": 8.0, "blocks": 4.0}  # fmt: skip
 SMALL: dict[str, Any] = {
     "model": "m",
     "sets": ("a/set",),

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 from paceline.core import InvalidRequest
 from paceline.models.dflash.config import read_dflash_config
+from paceline.models.dflash.tensors import PREDECESSORS
 from paceline.training import export
 from paceline.training.config import TrainConfig
 from paceline.training.evaluation import Progress, Score
+from paceline.training.provenance import as_text, read, shortened
 from paceline.training.run import describe, line
 from tests.models.dflash.tiny import config_json
 from tests.training.runs import SMALL
@@ -88,6 +92,58 @@ def test_a_card_tells_where_a_drafter_comes_from_and_what_got_worse():
     assert text.rstrip().endswith("## Served\n\n| served |")
     fresh = export.card(PROVENANCE | {"init": None, "before": None, "regressions": {}})
     assert "Trained from random weights" in fresh and "| s (held out) |  | 2.50 |" in fresh
+    assert "it was trained on has 700 tokens" in export.card(PROVENANCE | {"context": 700})
+    assert "it was trained on has" not in text, "earlier releases did not say how long texts were"
+
+
+OLD: dict[str, Any] = {  # what earlier releases wrote, in short
+    **PROVENANCE,
+    "format": "paceline-drafter/1",
+    "init": {
+        "name": "begin",
+        "made": {"init": None, "step": 9, "settings": {"texts": 8, "lr": None, "threads": 4},
+                 "data": {"s": {"digest": "d", "sources": [{"name": "n", "licence": "MIT"}]}}},
+    },
+    "evaluation": {
+        "date": "2026-11-22",
+        "results": [{
+            "set": "s", "role": "on task", "temperature": 0.0, "requests": 8, "bound": 0,
+            "acceptance": {"drafter": {"al": 2.03959, "positions": [1, 2, 3]}},
+            "speed": {"drafter/full": {"speedup": 1.51234, "tpot_ms": 4.7}},
+        }],
+    },
+}  # fmt: skip
+
+
+def test_a_provenance_is_a_manifest_whatever_wrote_it(tmp_path):
+    (tmp_path / "provenance.json").write_text(json.dumps(OLD))
+    record = read(tmp_path, "init", "a drafter")
+    made = record["init"]["made"]
+    assert made["data"] == {"s": {"digest": "d", "licences": ["MIT"]}}
+    assert made["settings"] == {"texts": 8} and record["settings"] == PROVENANCE["settings"]
+    (result,) = record["evaluation"]["results"]
+    assert result == {
+        "set": "s", "role": "on task", "temperature": 0.0, "requests": 8,
+        "al": {"drafter": 2.0396}, "speedup": {"drafter/full": 1.5123},
+    }  # fmt: skip
+    assert json.loads(as_text(record)) == record and shortened(record) == record
+    assert all(len(line) <= 100 for line in as_text(record).splitlines())
+    assert export.history(tmp_path)["made"]["init"] == record["init"]
+
+
+def test_rows_that_never_moved_are_zero_where_a_drafter_is_written():
+    start = torch.randn(6, 3)
+    trained = start.clone()
+    trained[[1, 4]] += 0.1
+    drafter = SimpleNamespace(state_dict=lambda: {PREDECESSORS: trained, "norm": torch.ones(2)})
+    form: Any = SimpleNamespace(drafter=drafter)
+    for known, moved in ((start, [1, 4]), (None, range(6))):
+        made: Any = SimpleNamespace(predecessors=known)
+        written = export.weights(made, form)
+        assert written[PREDECESSORS].any(dim=1).nonzero()[:, 0].tolist() == list(moved)
+        assert torch.equal(written[PREDECESSORS][[1, 4]], trained[[1, 4]])
+        assert torch.equal(written["norm"], torch.ones(2))
+    assert trained.all(), "training goes on with the rows as they were"
 
 
 def test_an_evaluation_needs_a_provenance_to_go_into(tmp_path):

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from paceline.cli import parse
 from paceline.core import InvalidRequest
 from paceline.dataset.training_set import read_manifest, read_rows, write_manifest, write_shard
 from paceline.models.dflash.checkpoint import load_checkpoint
+from paceline.models.loader import identity, load_model
 from paceline.training import data
+from paceline.training import run as run_module
+from paceline.training.data import read_data
 from paceline.training.evaluation import Progress, Score
-from paceline.training.run import prepare, train
+from paceline.training.run import TrainingResult, prepare, train
 from paceline.training.trackers import read_log
 from paceline.training.workers import Workers
 from tests.training.runs import OPTIONS, config, drafter_of, lengths, quiet
@@ -62,10 +69,51 @@ def test_a_regression_out_of_domain_stops_the_run_and_is_never_the_best(target, 
     result = train(stopping, said.append)
     assert max(row["step"] for row in read_log(out)) == 4
     assert any("REGRESSION" in line for line in said)
-    assert result.drafter is None and "fell by more than allowed" in str(result.why)
+    assert result.drafter is None and result.regressed
+    told = r"acceptance length fell on watched by \d+%, more than the allowed 5%, at step 4 "
+    told += r"\(held out: \d\.\d\d before the first step, \d\.\d\d then\); no drafter is kept"
+    assert re.fullmatch(told, str(result.why)), result.why
     assert not (out / "drafter").exists()
     again = train(stopping, quiet)  # the end was saved: nothing is trained twice
     assert again == result and max(row["step"] for row in read_log(out)) == 4
+
+
+@pytest.mark.parametrize(
+    ("result", "code"),
+    [
+        (TrainingResult(Path("run/drafter"), None), 0),
+        (TrainingResult(Path("run/drafter"), "it fell", regressed=True), 0),
+        (TrainingResult(None, "it fell", regressed=True), 3),
+        (TrainingResult(None, "nothing was better"), 1),
+    ],
+)
+def test_the_exit_code_says_whether_a_drafter_is_there(result, code, monkeypatch, capsys):
+    monkeypatch.setattr(run_module, "train", lambda config, show: result)
+    command: Any = parse(["train", "set", "--out", "run", "--steps", "1"])
+    assert command.run() == code
+    assert (result.why or "") in capsys.readouterr().out
+
+
+def test_a_loss_in_replay_does_not_hide_behind_the_task(target, trainset, tmp_path):
+    """Half of what is held out is chat that the drafter knew before."""
+    mixed = tmp_path / "mixed"
+    shutil.copytree(trainset, mixed)
+    rows = list(read_rows(trainset, "held_out"))
+    odd = [replace(row, part="replay") if n % 2 else row for n, row in enumerate(rows)]
+    manifest = read_manifest(mixed)
+    others = [shard for shard in manifest.shards if not shard.file.startswith("held_out")]
+    shard = write_shard(mixed, "held_out", 0, odd)
+    write_manifest(mixed, manifest.model_copy(update={"shards": [*others, shard]}))
+    made_for = identity(load_model(str(target)))
+    found = read_data(config(target, mixed, tmp_path / "run", steps=4), made_for, 512)
+    assert list(found.held_out) == ["mixed"] and "mixed/replay" in found.out_of_domain
+    count = len(rows) // 2
+    assert len(found.held_out["mixed"]) == len(found.out_of_domain["mixed/replay"]) == count
+    numbers = [text.number for text in (*found.train, *found.held_out["mixed"])]
+    numbers += [text.number for texts in found.out_of_domain.values() for text in texts]
+    assert len(set(numbers)) == len(numbers), "features of a text are kept by its number"
+    whole = read_data(config(target, trainset, tmp_path / "run", steps=4), made_for, 512)
+    assert "tiny-set/replay" not in whole.out_of_domain
 
 
 def test_random_weights_are_no_standard_to_fall_from(target, trainset, tmp_path):

@@ -10,7 +10,15 @@ import torch
 from paceline.models.dflash.config import read_dflash_config
 from paceline.training import losses as losses_module
 from paceline.training.config import OBJECTIVES
-from paceline.training.losses import Head, Objective, Soft, head_loss, position_weights, soft_loss
+from paceline.training.losses import (
+    Head,
+    Objective,
+    Soft,
+    block_loss,
+    head_loss,
+    position_weights,
+    soft_loss,
+)
 from tests.models.dflash.tiny import config_json
 from tests.training.twins import slow_objective, slow_weights
 
@@ -142,6 +150,17 @@ def test_chunks_do_not_change_loss_or_gradient(monkeypatch):
         found.append((float(loss.detach()), hidden.grad))
     assert found[0][0] == pytest.approx(found[1][0])
     torch.testing.assert_close(found[0][1], found[1][1])
+
+
+def test_the_plain_cross_entropy_has_no_weights_and_no_slots_that_are_not_there():
+    logits = torch.randn(3, 5, 20)
+    labels = torch.randint(0, 20, (3, 5))
+    counts = torch.ones(3, 5, dtype=torch.bool)
+    labels[0, 1], counts[2, -1] = -1, False
+    out = block_loss(logits, labels, counts, None, Objective({"ce": 2.0}, "dpace"))
+    there = counts & (labels >= 0)
+    expected = torch.nn.functional.cross_entropy(logits[there], labels[there], reduction="none")
+    assert torch.allclose(out.ce[there], expected) and bool(out.ce[~there].isnan().all())
 
 
 def test_a_token_that_the_head_lacks_is_never_right():

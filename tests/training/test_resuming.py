@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 
 from paceline.cli import main
 from paceline.core import InvalidRequest
+from paceline.dataset.folder_lock import locked
 from paceline.models.dflash import checkpoint as checkpoint_module
 from paceline.models.dflash.checkpoint import load_checkpoint
 from paceline.training import state as state_module
@@ -115,6 +116,18 @@ def test_a_full_disk_keeps_what_was_saved(target, trainset, tmp_path, monkeypatc
     assert said[0].startswith("going on at step 4 of 12 steps")
 
 
+def test_a_second_run_in_the_folder_is_refused_by_name(target, trainset, tmp_path):
+    out = tmp_path / "run"
+    train(config(target, trainset, out, steps=4), quiet)
+    before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    with locked(out), pytest.raises(InvalidRequest) as caught:
+        train(config(target, trainset, out, steps=4), quiet)
+    assert f"out: got {str(out)!r}" in str(caught.value)
+    assert f"process {os.getpid()} is" in str(caught.value)
+    assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
+    train(config(target, trainset, out, steps=4), quiet)
+
+
 def test_a_full_disk_while_a_drafter_is_written_keeps_the_one_before(
     target, trainset, tmp_path, monkeypatch
 ):
@@ -125,7 +138,7 @@ def test_a_full_disk_while_a_drafter_is_written_keeps_the_one_before(
     def full(*given: Any, **named: Any) -> None:
         raise SafetensorError("I/O error: No space left on device")
 
-    monkeypatch.setattr(checkpoint_module, "save_file", full)
+    monkeypatch.setattr(checkpoint_module, "save_tensors", full)
     longer = config(target, trainset, out, steps=4)
     trainer = prepare(longer, Workers("cpu"))
     trainer.resume()

@@ -1,7 +1,8 @@
 """Stages of a story: `paceline` commands that are shown, run, and not repeated once they are
 done.
 
-What is done is kept beside what was made: by which command, and in how many seconds.
+What is done is kept beside what was made: by which command, and in how many seconds. The seconds of
+a stage are those of all its parts, where it was killed and goes on.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NotRequired
 
 from pydantic import TypeAdapter
 from rich.console import Console
@@ -21,8 +23,10 @@ from rich.text import Text
 from typing_extensions import TypedDict  # pydantic reads these before Python 3.12
 
 from paceline.dataset.training_set import write_whole
+from paceline.engines.supervisor import die_with_parent
 
 RECORD = "stages.json"
+BEAT = 5.0  # seconds between two notes of how long a stage has run
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +42,32 @@ class Stage:
     gave: Callable[[], list[str]]
 
 
-class FinishedStage(TypedDict):
-    """The record of a finished stage: its command, and the seconds that it took."""
+class StageRecord(TypedDict):
+    """The record of a stage: its command, the seconds that it took up to now, and whether it has
+    `begun` and is not finished yet."""
 
     command: list[str]
     seconds: float
+    begun: NotRequired[bool]
 
 
-Execute = Callable[[Sequence[str]], int]
+Execute = Callable[[Sequence[str], Callable[[], None]], int]
 
 
-def execute(command: Sequence[str]) -> int:
-    """Run `paceline` with these arguments by the same interpreter. Return its exit code."""
-    return subprocess.run([sys.executable, "-m", "paceline.cli", *command], check=False).returncode
+def execute(command: Sequence[str], beat: Callable[[], None]) -> int:
+    """Run `paceline` with these arguments by the same interpreter, as long as we live, and call
+    `beat` every few seconds. Return its exit code."""
+    program = [sys.executable, "-m", "paceline.cli", *command]
+    with subprocess.Popen(program, preexec_fn=die_with_parent) as child:
+        try:
+            while True:
+                try:
+                    return child.wait(BEAT)
+                except subprocess.TimeoutExpired:
+                    beat()
+        except BaseException:  # Ctrl-C
+            child.kill()
+            raise
 
 
 def run_stages(
@@ -70,13 +87,13 @@ def run_stages(
         if (
             anew
             or done is None
+            or done.get("begun", False)
             or done["command"] != list(stage.command)
             or not stage.makes.exists()
         ):
+            spent = 0.0 if anew else _spent(done, stage)
             anew = True
-            _write_record(folder, record)  # from here on what it made before no longer counts
-            started = time.perf_counter()
-            code = execute(stage.command)
+            code = _run(folder, stage, record, spent, execute)
             if code != 0:
                 say(
                     console,
@@ -86,7 +103,7 @@ def run_stages(
                     "bold red",
                 )
                 return code
-            seconds = time.perf_counter() - started
+            seconds = record[stage.name]["seconds"]
             record[stage.name] = {"command": list(stage.command), "seconds": seconds}
             _write_record(folder, record)
             say(console, f"done in {minutes(seconds)}", "green")
@@ -95,6 +112,35 @@ def run_stages(
         for line in stage.gave():
             say(console, line, "bold")
     return 0
+
+
+def _spent(done: StageRecord | None, stage: Stage) -> float:
+    """Return the seconds that an unfinished stage has taken before."""
+    if done is None or not done.get("begun") or done["command"] != list(stage.command):
+        return 0.0
+    return done["seconds"]
+
+
+def _run(
+    folder: Path, stage: Stage, record: dict[str, StageRecord], spent: float, execute: Execute
+) -> int:
+    """Run a stage that has taken so many seconds before, and return its exit code.
+
+    How long it has run is noted again and again, so that a kill leaves it. From the first note on,
+    what the stage made before no longer counts.
+    """
+    started = time.perf_counter()
+
+    def note() -> None:
+        seconds = spent + time.perf_counter() - started
+        record[stage.name] = {"command": list(stage.command), "seconds": seconds, "begun": True}
+        _write_record(folder, record)
+
+    note()
+    try:
+        return execute(stage.command, note)
+    finally:
+        note()
 
 
 def headline(
@@ -119,18 +165,18 @@ def minutes(seconds: float) -> str:
 
 
 def seconds_of(folder: Path, names: Sequence[str]) -> dict[str, float]:
-    """Return the seconds of each stage in the run that finished it."""
+    """Return the seconds of each stage, in all the runs that it took."""
     record = _read_record(folder)
     return {name: record[name]["seconds"] for name in names}
 
 
-def _read_record(folder: Path) -> dict[str, FinishedStage]:
-    """Return the finished stages by name, {} where their record is missing or cannot be read."""
+def _read_record(folder: Path) -> dict[str, StageRecord]:
+    """Return the stages that have begun, by name; {} where no record can be read."""
     try:
-        return TypeAdapter(dict[str, FinishedStage]).validate_json((folder / RECORD).read_bytes())
+        return TypeAdapter(dict[str, StageRecord]).validate_json((folder / RECORD).read_bytes())
     except (OSError, ValueError):
         return {}
 
 
-def _write_record(folder: Path, record: dict[str, FinishedStage]) -> None:
+def _write_record(folder: Path, record: dict[str, StageRecord]) -> None:
     write_whole(folder / RECORD, json.dumps(record, indent=1).encode() + b"\n")

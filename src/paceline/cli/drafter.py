@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Strict
-from rich.console import Console
 from rich.table import Table
 
+from paceline.cli import show
 from paceline.cli.option import Only
 from paceline.cli.options import DEFAULTS, MODEL_HELP, POSITIONAL, PROMPTS_HELP, File, Positional
 from paceline.core import InvalidRequest
@@ -32,20 +32,23 @@ MARKS = {True: "[green]ok[/]", False: "[red]WRONG[/]", None: "unknown"}
 class InspectCommand:
     """Print what a checkpoint is."""
 
-    drafter: Positional = about("folder or hub id")
+    drafter: Positional = about(
+        "folder or hub id, or the name of a model that a drafter is shipped for"
+    )
     json: bool = about("print it as JSON", False)
 
     def run(self) -> int:
+        from paceline.drafters.shipped import drafter_folder
         from paceline.models.dflash.checkpoint import load_checkpoint
 
-        rows = description(load_checkpoint(self.drafter))
+        rows = description(load_checkpoint(drafter_folder(self.drafter)))
         if self.json:
             print(json.dumps(dict(rows), indent=2, default=str))
             return 0
         table = Table(show_header=False, box=None)
         for label, value in rows:
             table.add_row(label, str(value))
-        Console(highlight=False).print(table)
+        show.report_console().print(table)
         return 0
 
 
@@ -58,7 +61,10 @@ class DoctorCommand:
     """
 
     model: Positional = about(f"the target: {MODEL_HELP}")
-    drafter: Positional = about("folder or hub id, with options as --drafter takes them")
+    drafter: Positional = about(
+        "folder or hub id, or the name of a model that a drafter is shipped for, with options as "
+        "--drafter takes them"
+    )
     prompts: str = about(PROMPTS_HELP, "demo")
     max_tokens: Annotated[int, Between(8)] = about("tokens of each answer", 96)
     json: bool = about("print the report as JSON", False)
@@ -91,7 +97,9 @@ class ConvertCommand:
     Reads a checkpoint of either format and writes it in z-lab's.
     """
 
-    drafter: Positional = about("folder or hub id")
+    drafter: Positional = about(
+        "folder or hub id, or the name of a model that a drafter is shipped for"
+    )
     out: Annotated[Path, Strict(False), POSITIONAL] = about("a folder that does not exist yet")
     dtype: Annotated[str, OneOf(("bfloat16", "float32"))] | None = about("of the weights", None)
     head_ids: File | None = about("JSON list of token ids to cut the head to", None)
@@ -102,11 +110,12 @@ class ConvertCommand:
     def run(self) -> int:
         import torch
 
+        from paceline.drafters.shipped import drafter_folder
         from paceline.models.dflash.checkpoint import load_checkpoint, save_checkpoint
 
         if self.out.exists():
             raise InvalidRequest("out", str(self.out), "a folder that does not exist yet")
-        checkpoint = load_checkpoint(self.drafter)
+        checkpoint = load_checkpoint(drafter_folder(self.drafter))
         weights, config_json = checkpoint.weights, dict(checkpoint.config_json)
         dtype: torch.dtype | None = getattr(torch, self.dtype) if self.dtype else None
         if self.dtype:
@@ -139,6 +148,7 @@ def description(checkpoint: DFlashCheckpoint) -> list[tuple[str, object]]:
     """Return rows of (label, value)."""
     import torch
 
+    from paceline.drafters.dflash import window_for
     from paceline.models.weights import stored_bytes
 
     config, weights, head_ids = checkpoint.config, checkpoint.weights, checkpoint.head_ids
@@ -146,6 +156,7 @@ def description(checkpoint: DFlashCheckpoint) -> list[tuple[str, object]]:
     parameters = sum(torch.Size(size).numel() for size in weights.shapes.values())
     per_token = 2 * shape.num_layers * shape.num_kv_heads * shape.head_dim
     kv_heads = f"{shape.num_kv_heads} of keys and values"
+    window, why = window_for(None, checkpoint.provenance)
     rows: list[tuple[str, object]] = [
         ("kind", f"{config.generation}, {checkpoint.format} format"),
         ("version", checkpoint.version),
@@ -160,6 +171,7 @@ def description(checkpoint: DFlashCheckpoint) -> list[tuple[str, object]]:
         ("heads", f"{shape.num_heads}, {kv_heads}, {shape.head_dim} wide"),
         ("RoPE", f"theta {shape.rope.theta:g}, {shape.rope.type}"),
         ("positions", shape.max_context),
+        ("window", f"{'all' if window is None else window} tokens of context: {why}"),
         ("vocabulary", shape.vocab_size),
         ("head", "the target's" if head_ids is None else f"may be cut to {len(head_ids)} tokens"),
         ("draft KV", f"{per_token * 2} bytes per token in bfloat16"),
@@ -187,7 +199,7 @@ def _provenance(checkpoint: DFlashCheckpoint) -> dict[str, object]:
 
 
 def _print_report(report: Report) -> None:
-    console = Console(highlight=False)
+    console = show.report_console()
     table = Table(show_header=False, box=None)
     for check in report.checks:
         table.add_row(MARKS[check.ok], check.name, check.detail)

@@ -233,9 +233,9 @@ def folder_of(word: str) -> str:
 
 def drafter_of(word: str) -> Path:
     """Return a drafter's folder, fetched where it is a hub id. Raises ModelError."""
-    from paceline.models.catalog import pull
+    from paceline.drafters.shipped import drafter_folder
 
-    return pull(word, what="drafter").resolve()
+    return drafter_folder(word).resolve()
 
 
 def _metrics_or_none(client: EngineClient) -> EngineMetrics | None:

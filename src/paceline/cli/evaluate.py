@@ -43,7 +43,10 @@ class EvaluateCommand:
     """
 
     model: options.Positional = about(f"the target: {options.MODEL_HELP}")
-    drafter: options.Positional = about("folder or hub id, or a spec as --drafter takes them")
+    drafter: options.Positional = about(
+        "folder or hub id, the name of a model that a drafter is shipped for, or a spec as "
+        "--drafter takes them"
+    )
     sets: Annotated[options.Strings, options.POSITIONAL] = about(
         "[NAME=]PATH[:CHOICE]: a folder of `paceline synth` (CHOICE held_out, on_task, replay or "
         "neighbour), a JSON file as bench's, a JSONL file, or a shipped set (demo)"
@@ -117,7 +120,7 @@ class EvaluateCommand:
         self.out.write_text(report.page(result), encoding="utf-8")
         beside = self.out.with_suffix(".json")
         beside.write_text(json.dumps(result.as_json()) + "\n", encoding="utf-8")
-        console = Console(highlight=False)
+        console = show.report_console()
         console.print(report.overview(result))
         for line in report.lines(result):
             console.print(line, style="dim", markup=False)
@@ -178,11 +181,7 @@ def _add_to_card(drafter: Path, evaluation: Evaluation) -> None:
     from paceline.evaluate.report import evaluation_table
     from paceline.training.export import add_evaluation
 
-    summary = evaluation.as_json()
-    results = summary["results"]
-    kept = ("set", "role", "temperature", "requests", "bound", "grammar", "acceptance", "speed")
-    summary["results"] = [{name: result[name] for name in kept} for result in results]
-    add_evaluation(drafter, evaluation_table(evaluation), summary)
+    add_evaluation(drafter, evaluation_table(evaluation), evaluation.as_json())
 
 
 def _compared(console: Console, before: Evaluation, result: Evaluation) -> list[str]:

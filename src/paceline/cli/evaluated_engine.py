@@ -69,7 +69,7 @@ def open_servers(command: EvaluateCommand, served: str, progress: Progress) -> S
 
 def started_servers(command: EvaluateCommand, served: str, progress: Progress) -> Servers:
     """Start an engine with the drafter; a replica without it follows when it is asked."""
-    from paceline.drafters.spec import parse_spec
+    from paceline.drafters.spec import network_folder, parse_spec
     from paceline.engines import KINDS
     from paceline.engines.evaluation import Replicas
     from paceline.engines.evaluation.replica import ProcessReplica, free_memory
@@ -81,7 +81,7 @@ def started_servers(command: EvaluateCommand, served: str, progress: Progress) -
     program = find_program(served)
     plan = LaunchPlan(
         target=str(pull(command.model)),
-        drafter=None if spec.value is None else pull(spec.value, what="drafter"),
+        drafter=None if spec.value is None else network_folder(spec),
         kind=None if spec.value is not None else spec.kind,
         max_model_len=command.engine.max_model_len,
         extra=tuple(command.engine_arg),
@@ -120,13 +120,14 @@ def evaluation_of(
 
 def _version(drafter: str) -> str:
     """Return the version of a drafter's checkpoint where it lies here."""
+    from paceline.drafters.shipped import drafter_folder, shipped_folder
     from paceline.drafters.spec import parse_spec
     from paceline.models.dflash.checkpoint import load_checkpoint
 
-    folder = parse_spec(drafter).value
+    word = parse_spec(drafter).value
     try:
-        if folder is not None and local_path(folder, "drafter").is_dir():
-            return load_checkpoint(folder).version
+        if word is not None and (shipped_folder(word) or local_path(word, "drafter").is_dir()):
+            return load_checkpoint(drafter_folder(word)).version
     except ModelError:
         pass  # the engine may well read it
     return "unknown"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console, RenderableType
-from rich.progress import Progress
+from rich.progress import Progress, ProgressColumn, Task, TaskID
 from rich.table import Table
 from rich.text import Text
 
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from paceline.llm import LLM
     from paceline.models.tokenizer import Tokenizer
 
+SILENCE = 30.0  # seconds that a command says nothing, at most, while it works
+UNCUT = 240  # columns of a report that no terminal shows
 STYLES = {TokenKind.ACCEPTED: "green", TokenKind.FORCED: "cyan", TokenKind.BONUS: "default"}
 
 
@@ -34,10 +38,46 @@ def stderr_console() -> Console:
     return Console(stderr=True, highlight=False)
 
 
+def report_console(*, stderr: bool = False) -> Console:
+    """Return a console for reports. Where no terminal sets the width, nor the variable COLUMNS, no
+    table is cut: whoever reads a file can scroll."""
+    console = Console(highlight=False, stderr=stderr)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = UNCUT
+    return console
+
+
+class SignsOfLife(Progress):
+    """Bars on stderr that are gone at the end; where no terminal shows them, a line every half
+    minute."""
+
+    def __init__(self, *columns: str | ProgressColumn) -> None:
+        console = stderr_console()
+        super().__init__(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._said = time.monotonic()
+
+    def update(self, task_id: TaskID, *args: Any, **fields: Any) -> None:
+        super().update(task_id, *args, **fields)
+        now = time.monotonic()
+        if self.disable and now - self._said >= SILENCE:
+            self._said = now
+            self.console.print(_line(self._tasks[task_id]), markup=False, soft_wrap=True)
+
+    def advance(self, task_id: TaskID, advance: float = 1) -> None:
+        self.update(task_id, advance=advance)
+
+
+def _line(task: Task) -> str:
+    of = "" if task.total is None else f" of {task.total:.0f}"
+    minutes, seconds = divmod(round(task.elapsed or 0), 60)
+    more = [str(value) for value in task.fields.values() if value]
+    return ", ".join(
+        [f"{task.description}: {task.completed:.0f}{of} in {minutes}:{seconds:02d} min", *more]
+    )
+
+
 def progress() -> Progress:
-    """Return bars on stderr that are gone at the end, and that only a terminal shows."""
-    console = stderr_console()
-    return Progress(console=console, transient=True, disable=not console.is_terminal)
+    return SignsOfLife()
 
 
 def load(console: Console, config: EngineConfig) -> LLM:

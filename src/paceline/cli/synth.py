@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Strict
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from paceline.bench.load.client import served_model
@@ -94,7 +94,7 @@ class SynthCommand:
 
         app = self._load_app()
         sources = read(app, user_data=self.user_data, endpoint=bool(self.url))
-        console = Console(highlight=False, stderr=self.json)
+        console = show.report_console(stderr=self.json)
         console.print(source_table(app, sources))
         job = prepare(app, sources, user_data=self.user_data)
         if self.out is not None:
@@ -170,7 +170,7 @@ def progress_bar(app: App) -> Iterator[ShowRun]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[speed]}"),
     )
-    with Progress(*columns, console=show.stderr_console(), transient=True) as progress:
+    with show.SignsOfLife(*columns) as progress:
         unit = app.size.unit.replace("_", " ")
         task = progress.add_task(unit, total=app.size.amount, speed="")
 

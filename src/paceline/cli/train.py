@@ -17,6 +17,7 @@ from paceline.core.documents import checked
 from paceline.core.field_types import fields_of
 from paceline.training.config import Count, Sets, Tracker, TrainConfig
 
+REGRESSED = 3  # exit code where --on-regression stop ended a run that left no drafter
 ABOUT = {name: field.description or "" for name, field in fields_of(TrainConfig).items()}
 
 
@@ -121,4 +122,6 @@ class TrainCommand(TrainConfig):
                 console.print(result.why, markup=False)
             if result.drafter is not None:
                 console.print(f"the best drafter is in {result.drafter}", markup=False)
-        return 0 if result.drafter is not None else 1
+        if result.drafter is not None:
+            return 0
+        return REGRESSED if result.regressed else 1

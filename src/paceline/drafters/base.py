@@ -158,7 +158,8 @@ class Networked(Protocol):
 
 @runtime_checkable
 class Windowed(Protocol):
-    """A drafter that can look at the last `window` tokens only; None: it looks at all."""
+    """A drafter that can look at the last `window` tokens only; None: it looks at all. Its folder
+    may have set the window."""
 
     @property
     def window(self) -> int | None: ...

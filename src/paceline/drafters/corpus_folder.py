@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from paceline.core import InvalidRequest
 from paceline.core.cache import UNFINISHED, make_folder
@@ -31,6 +31,7 @@ from paceline.core.checksums import damage
 from paceline.core.documents import Document
 from paceline.drafters.context_array import SORTED, sorted_places
 from paceline.drafters.continuations import BOUNDARY
+from paceline.models.tensor_files import save_arrays
 
 FORMAT = "paceline-corpus/1"
 MANIFEST, ANSWERS = "manifest.json", "answers.safetensors"
@@ -166,7 +167,7 @@ def write_corpus(root: Path, answers: Sequence[CorpusAnswer], head: CorpusHead) 
         folder = root / f"v{number}"
 
         def fill(hidden: Path, manifest: CorpusManifest = manifest) -> None:
-            save_file(arrays, hidden / ANSWERS)
+            save_arrays(arrays, hidden / ANSWERS)
             content = {"format": FORMAT, **manifest.model_dump(mode="json")}
             (hidden / MANIFEST).write_text(json.dumps(content, indent=1) + "\n", "utf-8")
 

@@ -29,13 +29,16 @@ from paceline.drafters.kinds import (
     whole,
 )
 from paceline.drafters.packing import Stretch, pack_blocks
+from paceline.drafters.shipped import drafter_folder
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch
 from paceline.models.dflash.batch import DFlashNetwork
-from paceline.models.dflash.checkpoint import DFlashCheckpoint, load_checkpoint
+from paceline.models.dflash.checkpoint import DFlashCheckpoint, Provenance, load_checkpoint
 from paceline.models.dflash.config import check_mask
 from paceline.models.dflash.networks import build_dflash, planned_bytes
 from paceline.models.networks import DTYPES
 from paceline.models.quantized import INT8, UNQUANTIZED
+
+ALL_CONTEXT = 0  # a window that has no end
 
 
 @dataclass(slots=True)
@@ -62,9 +65,9 @@ class DFlashDrafter(StatefulDrafter[_Context]):
     """Runs a DFlash checkpoint over the target's blocks.
 
     `window` bounds the context that a draft sees, in tokens, so that its cost stays flat however
-    long the text is; None sees all. `head` is "full", "cut" to the checkpoint's frequent tokens, or
-    "auto": cut where the checkpoint has a list. `draw` is how a token is taken where the request
-    samples: see `drafters.draw`.
+    long the text is, and it is asked nothing that it was not trained on: see window_for(). `head`
+    is "full", "cut" to the checkpoint's frequent tokens, or "auto": cut where the checkpoint has a
+    list. `draw` is how a token is taken where the request samples: see `drafters.draw`.
     """
 
     network: DFlashNetwork  # from attach() on
@@ -93,7 +96,10 @@ class DFlashDrafter(StatefulDrafter[_Context]):
             raise InvalidRequest(f"drafter {name}, head", head, expected)
         super().__init__(name, max_draft_len or most)
         self.version, self.feature_layers = checkpoint.version, config.target_layer_ids
-        self.checkpoint, self.config, self.window = checkpoint, config, window
+        self.checkpoint, self.config = checkpoint, config
+        self.window, why = window_for(window, checkpoint.provenance)
+        sees = "all tokens" if self.window is None else f"the last {self.window} tokens"
+        self.start_up_rows = [(f"window of {name}", f"{sees} of context: {why}")]
         self._head_ids = None if head == "full" else checkpoint.head_ids
         self._dtype, self._backend, self._quantize = dtype, backend, quantize
         shape, size = config.layers, DTYPES[dtype].itemsize
@@ -234,6 +240,21 @@ class DFlashDrafter(StatefulDrafter[_Context]):
         return batch
 
 
+def window_for(asked: int | None, trained: Provenance) -> tuple[int | None, str]:
+    """Return the most tokens of context that a draft sees, None for all, and the reason in words.
+
+    `asked` is a number of tokens, ALL_CONTEXT, or None where nobody asked: then a drafter sees as
+    much as it did in training, where its folder says how much that was. Drafts made of more context
+    than that are accepted less.
+    """
+    if asked is not None:
+        return asked or None, "as asked for"
+    most = trained.context if trained.window is None else trained.window
+    if most is None:
+        return None, "the folder does not say how much it was trained on"
+    return most, "what it was trained on; --draft-window changes it, 0 is all"
+
+
 def check_target(name: str, checkpoint: DFlashCheckpoint, target: TargetInfo) -> None:
     """Raise ModelError where the drafter was not made for this target, naming what differs."""
     config = checkpoint.config
@@ -259,10 +280,10 @@ def check_target(name: str, checkpoint: DFlashCheckpoint, target: TargetInfo) ->
     check_mask(config, target.vocab_size, tuple(special), f"drafter {name}")
 
 
-@register("dflash", value="a drafter (a folder or hub id)")
+@register("dflash", value="a drafter (a folder, hub id or name)")
 def _build(spec: DrafterSpec, context: BuildContext) -> DFlashDrafter:
     settings = dflash_defaults(context) | spec.settings(DFLASH_OPTIONS)
-    return DFlashDrafter(spec.name, load_checkpoint(str(spec.value)), **settings)
+    return DFlashDrafter(spec.name, load_checkpoint(drafter_folder(str(spec.value))), **settings)
 
 
 def dflash_defaults(context: BuildContext) -> Settings:
@@ -273,7 +294,7 @@ def dflash_defaults(context: BuildContext) -> Settings:
 
 
 DFLASH_OPTIONS = DRAFT_LENGTH | {
-    "window": whole(1, 2**31 - 1),
+    "window": whole(ALL_CONTEXT, 2**31 - 1),
     "head": one_of("auto", "full", "cut"),
     "draw": one_of(*DRAWS),
     **{name: NETWORK_OPTIONS[name] for name in ("dtype", "backend", "quantize")},

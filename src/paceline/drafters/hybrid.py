@@ -16,13 +16,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import eq
+from pathlib import Path
 
 from paceline.core import DraftBatch, Request
 from paceline.drafters.base import Drafter, Memory, ObservedRows, StatefulDrafter, TargetInfo
 from paceline.drafters.chain import ChainDrafter, look_up_drafter
 from paceline.drafters.dflash import DFLASH_OPTIONS, DFlashDrafter, dflash_defaults
 from paceline.drafters.kinds import BuildContext, DrafterSpec, Settings, register
-from paceline.drafters.shipped import find
+from paceline.drafters.shipped import drafter_folder, find
 from paceline.drafters.suffix import SUFFIX_OPTIONS, expected_accepted, read_corpus
 from paceline.models.dflash.batch import DFlashNetwork
 from paceline.models.dflash.checkpoint import load_checkpoint
@@ -79,7 +80,7 @@ class HybridDrafter(StatefulDrafter[Standing]):
     ) -> None:
         super().__init__(name, max(lookup.max_draft_len, dflash.max_draft_len))
         self.lookup, self.dflash = lookup, dflash
-        self.start_up_rows = [*start_up_rows, *lookup.start_up_rows]
+        self.start_up_rows = [*start_up_rows, *dflash.start_up_rows, *lookup.start_up_rows]
         self.version = f"{lookup.version}+dflash-{dflash.version}"
         self.longest_proposed = dflash.max_draft_len
         self.feature_layers, self.kv = dflash.feature_layers, dflash.kv
@@ -156,20 +157,20 @@ class HybridDrafter(StatefulDrafter[Standing]):
         return standing
 
 
-@register("hybrid", value="a DFlash drafter (a folder or hub id)", remembers=True)
+@register("hybrid", value="a DFlash drafter (a folder, hub id or name)", remembers=True)
 def _build(spec: DrafterSpec, context: BuildContext) -> HybridDrafter:
     settings = read_corpus(spec, spec.settings({**DFLASH_OPTIONS, **SUFFIX_OPTIONS}), context)
-    return hybrid_drafter(spec.name, str(spec.value), settings, context)
+    return hybrid_drafter(spec.name, drafter_folder(str(spec.value)), settings, context)
 
 
 def hybrid_drafter(
     name: str,
-    checkpoint_name: str,
+    folder: Path,
     settings: Settings,
     context: BuildContext,
     start_up_rows: Sequence[tuple[str, str]] = (),
 ) -> HybridDrafter:
-    """Make the drafter of a DFlash checkpoint (a folder or hub id) and look-ups.
+    """Make the drafter of a DFlash checkpoint's folder and look-ups.
 
     DFLASH_OPTIONS and SUFFIX_OPTIONS have read `settings`, and read_corpus() its corpus.
     `max_draft_len` bounds both parts; DFlash never drafts more than its block. Raises ModelError
@@ -178,7 +179,7 @@ def hybrid_drafter(
     lookup = {key: value for key, value in settings.items() if key in SUFFIX_OPTIONS}
     dflash = dflash_defaults(context)
     dflash |= {key: value for key, value in settings.items() if key not in SUFFIX_OPTIONS}
-    checkpoint = load_checkpoint(checkpoint_name)
+    checkpoint = load_checkpoint(folder)
     if "max_draft_len" in settings:
         dflash["max_draft_len"] = min(settings["max_draft_len"], checkpoint.config.max_draft_len)
     drafter = DFlashDrafter(name, checkpoint, **dflash)
@@ -196,4 +197,4 @@ def _build_auto(spec: DrafterSpec, context: BuildContext) -> Drafter:
         rows = [(SHIPPED_ROW, f"NOT used: {shipped.mismatch}")]
         return look_up_drafter(spec.name, settings, rows)
     rows = [(SHIPPED_ROW, f"used: DFlash, trained for these weights of {target.name}")]
-    return hybrid_drafter(spec.name, str(shipped.folder), settings, context, rows)
+    return hybrid_drafter(spec.name, shipped.folder, settings, context, rows)

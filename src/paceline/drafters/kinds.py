@@ -46,7 +46,8 @@ class BuildContext:
     target    the loaded target; None where a spec is only checked. Its weights may be consumed.
     dtype, device, backend, quantize   how the target runs; a drafter that is a network runs alike
     needs_q   whether the verification rule judges sampled drafts by the q they were drawn from
-    window    the most tokens of context that a draft may look at; None: all
+    window    the most tokens of context that a draft may look at; 0: all; None: as many as the
+              drafter was trained on
     """
 
     target: LoadedModel | None = None

@@ -5,6 +5,8 @@
     small=draft_model:/models/tiny  kind draft_model, registered as "small"
     small=Qwen/Qwen2.5-0.5B         a folder, GGUF file, hub id or catalogue name is a draft_model,
     fast=/models/my-dflash          or a DFlash drafter, if that is what the folder or id holds
+    smollm2-135m                    the DFlash drafter that is shipped for the model of this name;
+                                    draft_model:smollm2-135m is that model itself
     replay:answers.json,al=4        a kind that takes a value
 
 Every option is checked by the drafter that is built; nothing unknown is ignored.
@@ -70,13 +72,18 @@ def parse_spec(text: str) -> DrafterSpec:
         if name in KINDS:  # `replay=answers.json` says the same as `replay:answers.json`
             kind = name
         elif "/" in value or is_name(value) or local_path(value, "drafter").exists():
-            kind = DRAFTER_KIND if is_drafter(local_path(value, "drafter")) else MODEL_KIND
+            kind = DRAFTER_KIND if _names_drafter(value) else MODEL_KIND
         else:
             kinds = ", ".join(sorted(KINDS))
             expected = f"one of {kinds}, or a drafter or model (folder, GGUF file, hub id, name)"
             raise InvalidRequest("drafter", kind, expected)
     options = tuple((key, setting) for key, (setting,) in line.options.items())
     return DrafterSpec(name or kind, kind, value, options)
+
+
+def _names_drafter(value: str) -> bool:
+    """Return whether a folder or name is that of a DFlash drafter, without fetching anything."""
+    return shipped.shipped_folder(value) is not None or is_drafter(local_path(value, "drafter"))
 
 
 def network_folders(texts: Iterable[str], target: str) -> list[Path]:
@@ -87,21 +94,25 @@ def network_folders(texts: Iterable[str], target: str) -> list[Path]:
     folders = []
     for spec in map(parse_spec, texts):
         if spec.kind in NETWORK_KINDS and spec.value is not None:
-            folders.append(_network_folder(spec.name, spec.value))
+            folders.append(network_folder(spec))
         elif spec.kind == "auto" and (shipped.FOLDERS / target).is_dir():
             folders.append(shipped.FOLDERS / target)
     return folders
 
 
-def _network_folder(name: str, value: str) -> Path:
+def network_folder(spec: DrafterSpec) -> Path:
+    """Return the folder of the network that a spec names, fetched where it is a hub id. Raises
+    ModelError where it is not there."""
+    value = str(spec.value)
     try:
-        folder = pull(value, what="drafter")
+        is_model = spec.kind == MODEL_KIND
+        folder = pull(value, what="drafter") if is_model else shipped.drafter_folder(value)
     except ModelError as error:
-        raise ModelError(f"drafter {name}: {error}") from error
+        raise ModelError(f"drafter {spec.name}: {error}") from error
     if not (folder / "config.json").is_file():
         raise ModelError(
-            f"drafter {name}: {folder} has no config.json; expected the folder of a DFlash drafter "
-            "or of a small model"
+            f"drafter {spec.name}: {folder} has no config.json; expected the folder of a DFlash "
+            "drafter or of a small model"
         )
     return folder
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -99,7 +100,7 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
         requests=min(config.max_num_seqs, plan.num_blocks),
         drafters=parts.drafters,
         # A model that was handed over has no name that anybody could find its costs by again.
-        identity=_identity(config, loaded, parts.backend) if named else None,
+        identity=_identity(config, parts) if named else None,
     )
     return Engine(
         config,
@@ -116,20 +117,25 @@ def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Eng
     )
 
 
-def _identity(config: EngineConfig, loaded: LoadedModel, network: str) -> dict[str, object]:
+def _identity(config: EngineConfig, parts: Parts) -> dict[str, object]:
     """Return what a step's cost depends on beside the machine: shapes, types and kernels, not
     weights."""
     return {
-        "model": loaded.name,
-        "shape": hashlib.sha256(repr(loaded.config).encode()).hexdigest()[:16],
+        "model": parts.loaded.name,
+        "shape": hashlib.sha256(repr(parts.loaded.config).encode()).hexdigest()[:16],
         "dtype": config.dtype,
         "device": config.device,
-        "network": network,
+        "network": parts.backend,
         "kernels": source_digest(),
         "quantize": config.quantize,
         "threads": torch.get_num_threads(),
-        "drafting": [*config.drafter_specs, config.draft_window],
+        "drafting": [*config.drafter_specs, *_windows(parts.drafters)],
     }
+
+
+def _windows(drafters: Mapping[str, Drafter]) -> list[int | None]:
+    """Return the windows of the drafters that have one, None where it is all of the context."""
+    return [drafter.window for drafter in drafters.values() if isinstance(drafter, Windowed)]
 
 
 def drafters_for(config: EngineConfig, loaded: LoadedModel | None) -> dict[str, Drafter]:
@@ -143,8 +149,7 @@ def drafters_for(config: EngineConfig, loaded: LoadedModel | None) -> dict[str, 
     if length is not None and length > most:
         expected = f"fixed:k with k up to {most}, the longest draft of these drafters"
         raise InvalidRequest("draft_policy", config.draft_policy, expected)
-    windows = [d.window for d in drafters.values() if isinstance(d, Windowed)]
-    if config.draft_window is not None and not any(windows):
+    if config.draft_window is not None and not _windows(drafters):
         expected = "a DFlash drafter beside it: nobody else looks at a window"
         raise InvalidRequest("draft_window", config.draft_window, expected)
     return drafters

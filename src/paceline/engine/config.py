@@ -30,9 +30,10 @@ class EngineConfig:
     drafter: Annotated[
         str | Annotated[tuple[str, ...], Several] | None, Flag("drafter", "SPEC")
     ] = DEFAULT_SPEC
-    """drafter, as [NAME=]KIND[:VALUE][,key=value...] or as [NAME=] and a folder or hub id; repeat
-    it to load several, the first is the default; `auto` is suffix + ngram, and the DFlash drafter
-    that is shipped for the model if there is one; `none` serves without"""
+    """drafter, as [NAME=]KIND[:VALUE][,key=value...] or as [NAME=] and a folder, a hub id or the
+    name of a model that a drafter is shipped for; repeat it to load several, the first is the
+    default; `auto` is suffix + ngram, and the DFlash drafter that is shipped for the model if there
+    is one; `none` serves without"""
     dtype: Annotated[str, OneOf(("bfloat16", "float32"))] = "bfloat16"
     """type of the weights and of the computation"""
     device: Annotated[str, OneOf(("cpu", "cuda"))] = "cpu"
@@ -77,9 +78,9 @@ class EngineConfig:
     ] = 0.0
     """share of requests that run without speculation, to compare the others with, as 0.01; at most
     0.5"""
-    draft_window: Positive | None = None
-    """most tokens of context that a DFlash drafter looks at, so that its cost stays flat over long
-    contexts (default: all)"""
+    draft_window: Annotated[int, Between(0)] | None = None
+    """most tokens of context that a DFlash drafter looks at; 0: all (default: as many as it was
+    trained on, where its folder says so, else all)"""
     rule: Annotated[str, OneOf(RULES)] = "match"
     """verification rule; `synthetic` is for measurements only"""
     synthetic: Annotated[tuple[float, ...], Several, Flag(metavar="RATES")] = ()

@@ -43,7 +43,7 @@ def main(pid_fd: int, grace: float, alone: float, command: list[str]) -> int:
             command,
             stdin=subprocess.DEVNULL,
             process_group=0,
-            preexec_fn=lambda: _prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
+            preexec_fn=die_with_parent,
         )
     except OSError as error:
         print(f"{command[0]}: {error.strerror}", flush=True)
@@ -116,6 +116,11 @@ def _children() -> list[int]:
             return [int(word) for word in file.read().split()]
     except OSError:
         return []
+
+
+def die_with_parent() -> None:
+    """Let the system kill this process when the one that started it ends (Linux)."""
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _prctl(option: int, value: int) -> None:

@@ -138,6 +138,8 @@ def provenance_checks(
     if provenance.target is not None:
         detail = f"trained for {provenance.target}, served with {target.name}"
         yield Check("the model", provenance.target == target.name or None, detail)
+    if provenance.window is None and provenance.context is not None:
+        del served["window"]  # what a draft sees is compared with the trained context below
     for key, (name, now) in served.items():
         trained = getattr(provenance, key)
         if trained is None:

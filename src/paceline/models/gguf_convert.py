@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 from tokenizers import pre_tokenizers
 from torch import Tensor
 
@@ -23,6 +22,7 @@ from paceline.core.cache import cache_dir, cached_folder
 from paceline.core.config_fields import ConfigFields
 from paceline.models.families import GGUF_FAMILIES, config_from_hf
 from paceline.models.gguf_config import ROPE_FACTORS, hf_config, hf_name
+from paceline.models.tensor_files import save_tensors
 from paceline.models.weights import INDEX, byte_progress, check_shapes
 
 if TYPE_CHECKING:
@@ -120,8 +120,7 @@ def _write_weights(file: GGUFFile, folder: Path) -> None:
         shards.append(list(shard))
         path = folder / f"model-{len(shards):05d}.safetensors"
         with _errors_of_the_system(path):
-            save_file(shard, path, metadata={"format": "pt"})
-        path.chmod(0o644)  # others on the machine may read the rest of the folder too
+            save_tensors(shard, path)
         shard.clear()
 
     total = sum(int(tensor.n_bytes) for tensor in file.tensors.values())

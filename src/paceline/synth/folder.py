@@ -3,17 +3,14 @@ of answers."""
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.core import InvalidRequest, PacelineError
+from paceline.dataset.folder_lock import LOCK
 from paceline.dataset.training_set import (
     MANIFEST,
     SPLITS,
@@ -48,7 +45,7 @@ def check_set(folder: Path, fresh: Manifest, app: App, *, restart: bool = False)
         raise InvalidRequest("out", str(folder), "a folder, not a file")
     if (folder / MANIFEST).exists():
         manifest = fresh if restart else _same(folder, read_manifest(folder), fresh)
-    elif folder.exists() and any(folder.iterdir()):
+    elif folder.exists() and any(path.name != LOCK for path in folder.iterdir()):
         raise InvalidRequest("out", str(folder), "a new or empty folder, or a set to go on with")
     _check_room(folder, manifest, app)
     return manifest
@@ -75,26 +72,6 @@ def open_set(folder: Path, fresh: Manifest, app: App, *, restart: bool = False) 
     except OSError as error:
         raise CannotWrite(f"cannot write to {folder}: {error.strerror or error}") from error
     return manifest
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder, which is made where there is none, for this run alone. The system frees it
-    when the process ends in any way. Raises InvalidRequest (field `out`)."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidRequest("out", str(folder), f"a folder to write to ({error})") from error
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            expected = "a folder that no other run is writing to"
-            raise InvalidRequest("out", str(folder), expected) from None
-        yield
-    finally:
-        os.close(handle)
 
 
 def _same(folder: Path, manifest: Manifest, fresh: Manifest) -> Manifest:

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core import InvalidRequest
+from paceline.dataset.folder_lock import locked
 from paceline.dataset.training_set import Manifest, parquet_module
 from paceline.engine.config import EngineConfig
 from paceline.synth.answer import Answerer, Ask, EngineAnswerer, TargetAnswer, full_batch
 from paceline.synth.app import App
 from paceline.synth.ask import Asker, ItemDropped, load_target
 from paceline.synth.endpoint import CONCURRENCY, EndpointAnswerer
-from paceline.synth.folder import Collector, ItemOutcome, check_set, locked, open_set
+from paceline.synth.folder import Collector, ItemOutcome, check_set, open_set
 from paceline.synth.plan import Item, plan
 from paceline.synth.source_spec import TurnSource
 from paceline.synth.sources import Source, read_sources

@@ -67,7 +67,11 @@ class TrainConfig:
     out_of_domain: dict[str, str] = about(
         "NAME=FOLDER of a set that must not get worse, repeatable", dict
     )
-    init: str | None = about("a drafter to go on from", None, "random weights")
+    init: str | None = about(
+        "a drafter to go on from: folder, hub id, or the name of a model that one is shipped for",
+        None,
+        "random weights",
+    )
     generation: Literal["dflash", "dflash2"] | None = about(
         "design of a new drafter", None, "dflash, or what --init is"
     )

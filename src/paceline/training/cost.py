@@ -60,13 +60,16 @@ class StepCosts:
         self.all_seconds += seconds
 
     def numbers(self) -> dict[str, float]:
-        """Return log entries. `slots` are tokens that were learnt, counted once for every block
+        """Return log entries. `loss` is the plain cross entropy of a slot, in nats: it falls as the
+        drafter learns. `objective` is what is minimised; its weights may grow with what is learnt.
+        `slots` are tokens that were learnt, counted once for every block
         that they are in; `slots` and `hours` are those of the whole run; `ms` and `peak_share` are
         milliseconds of a step, and the share of the peak, by phase."""
         steps, seconds = max(1, self.steps), max(self.seconds, 1e-9)
         means = {name: total / steps for name, total in self.sums.items()}
         entries = {
             "loss": means["loss"],
+            "objective": means["objective"],
             "train/al": means["al"],
             "grad_norm": means["grad_norm"],
             "lr_share": means["lr_share"],

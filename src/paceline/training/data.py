@@ -3,7 +3,7 @@ uninterrupted run would have taken."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import torch
 
 from paceline.core import InvalidRequest
 from paceline.dataset.loops import loop_start
-from paceline.dataset.training_set import Manifest, read_manifest, read_rows
+from paceline.dataset.training_set import Manifest, TrainingRow, read_manifest, read_rows
 from paceline.training.config import TrainConfig
 from paceline.training.packs import Pick, Text, draw_anchors, random_for, valid_anchors
 
@@ -20,23 +20,30 @@ SHUFFLE = (1 << 32) - 1  # stands for the order where draws of a text have its n
 # A drafter's mask token was chosen when no text held it. A run that goes on from the drafter leaves
 # out texts with that token, up to this share of all; more of them are another kind of text.
 FEW = 0.01
+REPLAY = "replay"  # the part of a set that a drafter knew before, and is not to forget
+
+
+def texts_of(rows: Iterable[TrainingRow], max_tokens: int, first: int = 0) -> list[Text]:
+    """Return rows as texts, numbered from `first` on and cut to `max_tokens`. Texts without an
+    anchor are left out, and so are the loops of an answer."""
+    texts: list[Text] = []
+    for row in rows:
+        ids = torch.tensor(row.ids[:max_tokens])
+        said = torch.zeros(len(ids), dtype=torch.bool)
+        for start, end in row.spans:
+            looping = loop_start(row.ids[start:end])
+            said[start : end if looping is None else start + looping] = True
+        if len(valid_anchors(said)):
+            end = int(said.nonzero()[-1]) + 1  # nobody looks behind it
+            texts.append(Text(first + len(texts), ids[:end], said[:end]))
+    return texts
 
 
 def read_texts(folders: Sequence[Path], split: str, max_tokens: int, first: int = 0) -> list[Text]:
-    """Read the texts of a split, numbered from `first` on and cut to `max_tokens`. Texts without an
-    anchor are left out, and so are the loops of an answer. Raises InvalidRequest (field `sets`)
-    where none is left."""
-    texts: list[Text] = []
-    for folder in folders:
-        for row in read_rows(folder, split):
-            ids = torch.tensor(row.ids[:max_tokens])
-            said = torch.zeros(len(ids), dtype=torch.bool)
-            for start, end in row.spans:
-                looping = loop_start(row.ids[start:end])
-                said[start : end if looping is None else start + looping] = True
-            if len(valid_anchors(said)):
-                end = int(said.nonzero()[-1]) + 1  # nobody looks behind it
-                texts.append(Text(first + len(texts), ids[:end], said[:end]))
+    """Return the texts of a split, as texts_of() does. Raises InvalidRequest (field `sets`) where
+    there is none."""
+    rows = (row for folder in folders for row in read_rows(folder, split))
+    texts = texts_of(rows, max_tokens, first)
     if not texts:
         names = ", ".join(str(folder) for folder in folders)
         expected = f"a set whose split {split!r} has answers of two tokens or more"
@@ -93,7 +100,11 @@ class Data:
 
 def read_data(config: TrainConfig, target_identity: Mapping[str, str], most: int) -> Data:
     """Read the texts of the sets: `held_out` is that split of the training sets and of the sets
-    named so; `out_of_domain` is their `neighbour` split and the sets named so."""
+    named so; `out_of_domain` is their `neighbour` split and the sets named so.
+
+    Replay that a training set held out is watched like a set out of domain, as NAME/replay, where
+    the set has a task: among the task's texts a loss in replay would hide behind the task's gain.
+    """
     named = [(Path(folder).name, folder) for folder in config.sets]
     folders = dict(named)
     manifests: dict[str, Manifest] = {}
@@ -120,6 +131,14 @@ def read_data(config: TrainConfig, target_identity: Mapping[str, str], most: int
                 split_texts = read_texts([Path(folder)], split, most, count)
                 result[name] = _spread(split_texts, config.eval_texts)
                 count += len(split_texts)
+    for name, folder in folders.items():
+        rows = list(read_rows(Path(folder), "held_out"))
+        task = texts_of((row for row in rows if row.part != REPLAY), most, count)
+        replay = texts_of((row for row in rows if row.part == REPLAY), most, count + len(task))
+        if task and replay:
+            held[name] = _spread(task, config.eval_texts)
+            other[f"{name}/{REPLAY}"] = _spread(replay, config.eval_texts)
+            count += len(task) + len(replay)
     if config.on_regression == "stop" and not other:
         raise InvalidRequest("on_regression", "stop", "a set out of domain to watch")
     if not held:

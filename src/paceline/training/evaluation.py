@@ -86,8 +86,9 @@ def packs_of(
 @dataclass(slots=True)
 class Progress:
     """The evaluations of a run. A run that starts from a drafter (`judged`) is compared with the
-    score of that drafter before the first step: out of domain it must not fall by more than the
-    share `regression`, and a step must be better to be the best. Random weights are no standard.
+    score of that drafter before the first step: the sets that are watched, `out_of_domain` and the
+    replay of the training sets, must not fall by more than the share `regression`, and a step must
+    be better to be the best. Random weights are no standard.
 
     `best` is the step of the best mean held-out acceptance length among those without regression;
     `waited` counts evaluations since then. A run that starts from random weights has to get better
@@ -149,13 +150,26 @@ class Progress:
 
     @property
     def regressions(self) -> dict[str, float]:
-        """The sets out of domain whose acceptance length fell by more than allowed since the start,
-        and the share by which it fell."""
+        """The sets that are watched whose acceptance length fell by more than allowed since the
+        start, and the share by which it fell."""
         if not (self.judged and self.history):
             return {}
         first, last = self.history[0]["out_of_domain"], self.history[-1]["out_of_domain"]
         fallen = {name: 1 - last[name]["length"] / first[name]["length"] for name in first}
         return {name: share for name, share in fallen.items() if share > self.regression}
+
+    def told_fall(self) -> str:
+        """Say which sets fell by how much at the last evaluation, and what was learnt by then."""
+        first, last = self.history[0], self.history[-1]
+        fell = " and ".join(f"{name} by {share:.0%}" for name, share in self.regressions.items())
+        start, end = (
+            fmean(score["length"] for score in entry["held_out"].values())
+            for entry in (first, last)
+        )
+        return (
+            f"acceptance length fell on {fell}, more than the allowed {self.regression:.0%}, at "
+            f"step {last['step']} (held out: {start:.2f} before the first step, {end:.2f} then)"
+        )
 
     def numbers(self) -> dict[str, float]:
         """Return the last evaluation for the log: AL incl. bonus and the acceptance of the first

@@ -2,32 +2,38 @@
 
 config.json, model.safetensors   what SGLang, vLLM and the authors' package read
 paceline.json                    what `paceline drafter doctor` checks, and the frequent tokens
-provenance.json                  target, data, settings, scores: all that made it
+provenance.json                  what made it: see training.provenance
 README.md                        the model card
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from paceline.bench.report.pages import render
-from paceline.core import InvalidRequest
 from paceline.dataset.training_set import Manifest, write_whole
 from paceline.models.dflash.checkpoint import save_checkpoint
+from paceline.models.dflash.tensors import PREDECESSORS
 from paceline.training.config import TrainConfig
 from paceline.training.evaluation import Progress
 from paceline.training.form import TrainingForm
+from paceline.training.provenance import (
+    FORMAT,
+    MADE,
+    PROVENANCE,
+    Provenance,
+    as_text,
+    read,
+    shortened,
+)
 from paceline.training.state import DRAFTER, replace_folder
 from paceline.version import __version__
 
-PROVENANCE, CARD = "provenance.json", "README.md"
-Provenance = Mapping[str, Any]  # the content of provenance.json, as provenance() makes it
+CARD = "README.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +41,8 @@ class Made:
     """The facts about a drafter that are known before the first step: `target` is
     loader.identity's, `hf` the drafter's config.json, `before` the history of the drafter it
     goes on from, `head_ids` int64 [n], or None for the whole head, `longest` the longest text in
-    tokens."""
+    tokens, `predecessors` float [vocabulary, rank] the codebook of a selector that began at random,
+    as it began."""
 
     config: TrainConfig
     hf: Mapping[str, object]
@@ -44,6 +51,11 @@ class Made:
     before: Mapping[str, object] | None
     head_ids: torch.Tensor | None
     longest: int
+    predecessors: torch.Tensor | None = None
+
+    def context(self, form: TrainingForm) -> int:
+        """Return the most tokens of context that a draft saw in training."""
+        return max(self.longest, form.config.block_size)
 
 
 def write(made: Made, form: TrainingForm, progress: Progress, step: int) -> None:
@@ -54,7 +66,7 @@ def write(made: Made, form: TrainingForm, progress: Progress, step: int) -> None
         save_checkpoint(
             folder,
             made.hf,
-            {name: value.bfloat16().cpu() for name, value in form.drafter.state_dict().items()},
+            {name: value.bfloat16().cpu() for name, value in weights(made, form).items()},
             mask_embedding=form.mask_embedding,
             head_ids=None if made.head_ids is None else made.head_ids.tolist(),
             provenance={
@@ -64,13 +76,29 @@ def write(made: Made, form: TrainingForm, progress: Progress, step: int) -> None
                 "rope_theta": form.config.layers.rope.theta,
                 "dtype": config.dtype,
                 "template": made.target["template"],
-                "context": max(made.longest, form.config.block_size),
+                "context": made.context(form),
             },
         )
-        (folder / PROVENANCE).write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+        (folder / PROVENANCE).write_text(as_text(record), "utf-8")
         (folder / CARD).write_text(card(record), "utf-8")
 
     replace_folder(config.folder / DRAFTER, fill)
+
+
+def weights(made: Made, form: TrainingForm) -> dict[str, torch.Tensor]:
+    """Return the drafter's tensors as they are served.
+
+    Rows of the predecessors' codebook that never moved from their random start are zero: behind a
+    token that no text held, the selector then leaves the choice to the logits instead of adding
+    noise. (With weight decay all rows move, and those shrink to zero by themselves.)
+    """
+    tensors = form.drafter.state_dict()
+    start = made.predecessors
+    if start is not None:
+        codebook = tensors[PREDECESSORS]
+        moved = (codebook != start.to(codebook.device)).any(dim=1, keepdim=True)
+        tensors[PREDECESSORS] = codebook * moved
+    return tensors
 
 
 def provenance(made: Made, form: TrainingForm, progress: Progress, step: int) -> dict[str, object]:
@@ -80,11 +108,12 @@ def provenance(made: Made, form: TrainingForm, progress: Progress, step: int) ->
     for name in ("sets", "held_out", "out_of_domain", "out", "init", "model", "trackers"):
         settings.pop(name)
     trained = [Path(folder).name for folder in config.sets]
-    return {
-        "format": "paceline-drafter/1",
+    record = {
+        "format": FORMAT,
         "paceline": __version__,
         "target": dict(made.target),
         "generation": form.config.generation,
+        "context": made.context(form),
         "weights": sum(p.numel() for p in form.drafter.parameters()),
         "shape": {
             "layers": form.config.layers.num_layers,
@@ -110,6 +139,7 @@ def provenance(made: Made, form: TrainingForm, progress: Progress, step: int) ->
         "before": progress.history[0] if config.init is not None else None,
         "regressions": progress.regressions,
     }
+    return shortened(record)
 
 
 def history(folder: Path) -> dict[str, object]:
@@ -118,14 +148,11 @@ def history(folder: Path) -> dict[str, object]:
 
     Raises InvalidRequest (field `init`) for a provenance that cannot be read.
     """
-    path, making = folder / PROVENANCE, None
-    if path.is_file():
-        try:
-            record = json.loads(path.read_text("utf-8"))
-            making = {name: record[name] for name in ("init", "data", "settings", "step")}
-        except (ValueError, TypeError, KeyError) as error:
-            expected = f"a drafter whose {PROVENANCE} is as `paceline train` wrote it ({error})"
-            raise InvalidRequest("init", str(folder), expected) from error
+    making = None
+    if (folder / PROVENANCE).is_file():
+        expected = f"a drafter whose {PROVENANCE} is as `paceline train` wrote it"
+        record = read(folder, "init", expected)
+        making = {name: record[name] for name in MADE}
     return {"name": folder.name, "made": making}
 
 
@@ -156,16 +183,11 @@ def _stages(provenance: Provenance) -> list[Provenance]:
 
 def add_evaluation(folder: Path, table: str, summary: Mapping[str, object]) -> None:
     """Put an evaluation into the card and the provenance of a drafter that `paceline train` wrote:
-    `table` is Markdown, `summary` what evaluate() returned, without its single answers.
+    `table` is Markdown, `summary` what evaluate() returned.
 
     Raises InvalidRequest (field `card`) for a folder without a provenance.
     """
-    path = folder / PROVENANCE
-    try:
-        provenance = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        expected = f"a drafter's folder with a readable {PROVENANCE} ({error})"
-        raise InvalidRequest("card", str(folder), expected) from error
-    provenance["evaluation"] = dict(summary)
-    write_whole(path, json.dumps(provenance, indent=1).encode() + b"\n")
+    before = read(folder, "card", f"a drafter's folder with a readable {PROVENANCE}")
+    provenance = shortened({**before, "evaluation": dict(summary)})
+    write_whole(folder / PROVENANCE, as_text(provenance).encode())
     write_whole(folder / CARD, card(provenance, table).encode())

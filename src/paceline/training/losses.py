@@ -74,12 +74,14 @@ class Objective:
 @dataclass(frozen=True, slots=True)
 class SlotLosses:
     """The results of slots, [blocks, slots]: the weighted `loss` (of a pack their sum), and without
-    gradient whether the drafted token is `right`, the position `weights`, and the rows of the `top`
-    most likely tokens, int64 [blocks, slots, k], where a selector chooses among them."""
+    gradient whether the drafted token is `right`, the position `weights`, the plain cross entropy
+    `ce` in nats (NaN where there is no slot, or no row of the head for its token), and the rows of
+    the `top` most likely tokens, int64 [blocks, slots, k], where a selector chooses among them."""
 
     loss: torch.Tensor
     right: torch.Tensor
     weights: torch.Tensor
+    ce: torch.Tensor
     top: torch.Tensor | None = None
 
 
@@ -104,7 +106,9 @@ def block_loss(
         else:
             assert soft is not None
             total = total + share * soft_loss(name, log_q, soft) * counts
-    return SlotLosses(total * position, (logits.argmax(-1) == labels) & in_head, position)
+    right = (logits.argmax(-1) == labels) & in_head
+    plain = cross_entropy.detach().masked_fill(~in_head, torch.nan)
+    return SlotLosses(total * position, right, position, plain)
 
 
 def soft_loss(name: str, log_q: torch.Tensor, soft: Soft) -> torch.Tensor:
@@ -193,5 +197,6 @@ def head_loss(
         torch.stack([part.loss for part in parts]).sum() + (carrier - carrier.detach()),
         torch.cat([part.right for part in parts]),
         torch.cat([part.weights for part in parts]),
+        torch.cat([part.ce for part in parts]),
         torch.cat(best) if best else None,
     )

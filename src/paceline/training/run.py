@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,8 @@ import torch
 
 from paceline.core import InvalidRequest
 from paceline.core.signals import ending_on_signals
+from paceline.dataset.folder_lock import locked
+from paceline.drafters.shipped import drafter_folder
 from paceline.models.dflash.checkpoint import DFlashCheckpoint, load_checkpoint
 from paceline.models.dflash.config import DFlashConfig, read_dflash_config
 from paceline.models.dflash.module import DFlashModule
@@ -37,10 +40,12 @@ WITHOUT_BFLOAT16 = ("DEFAULT", "AVX2")  # what torch calls CPUs without its inst
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
     """The end of a run. `drafter` is the folder of the best drafter, None where no evaluation was
-    better than before the first step; `why` says so, or why the run ended early."""
+    better than before the first step; `why` says so, or why the run ended early. `regressed` says
+    that a fall of a set that is watched ended it."""
 
     drafter: Path | None
     why: str | None
+    regressed: bool = False
 
 
 def train(config: TrainConfig, show: Callable[[str], None]) -> TrainingResult:
@@ -56,14 +61,28 @@ def train(config: TrainConfig, show: Callable[[str], None]) -> TrainingResult:
     workers = Workers(config.device)
     try:
         workers.check(config.texts, config.micro, config.shard_target)
+        if workers.first and config.folder.is_dir():
+            with locked(config.folder):
+                pass  # a folder that is taken is refused before anything is loaded
         trainer = prepare(config, workers, show if workers.first else None)
-        _run(trainer, show)
+        with locked(config.folder) if workers.first else nullcontext():
+            _run(trainer, show)
     finally:
         workers.close()
-    if trainer.progress.best:
-        return TrainingResult(config.folder / DRAFTER, trainer.finished)
-    why = trainer.finished or "the run came to its end"
-    return TrainingResult(None, f"no evaluation was better than before the first step; {why}")
+    return _result(trainer)
+
+
+def _result(trainer: Trainer) -> TrainingResult:
+    best, why = trainer.progress.best, trainer.finished
+    regressed = trainer.config.on_regression == "stop" and bool(trainer.progress.regressions)
+    drafter = trainer.config.folder / DRAFTER if best else None
+    if regressed:
+        kept = f"the drafter of step {best} is kept" if best else "no drafter is kept"
+        return TrainingResult(drafter, f"{why}; {kept}", regressed)
+    if drafter is None:
+        why = why or "the run came to its end"
+        why = f"no evaluation was better than before the first step; {why}"
+    return TrainingResult(drafter, why)
 
 
 def check_place(config: TrainConfig) -> None:
@@ -114,7 +133,8 @@ def prepare(
     loaded = load_model(config.model)
     target_identity = identity(loaded)
     data = read_data(config, target_identity, min(config.max_tokens, loaded.max_context))
-    checkpoint = None if config.init is None else load_checkpoint(config.init)
+    begun = None if config.init is None else drafter_folder(config.init)
+    checkpoint = None if begun is None else load_checkpoint(begun)
     if checkpoint is not None:
         data = without_mask(data, checkpoint.config.mask_token_id, show)
     seen = sorted({token for text in data.train for token in text.ids.tolist()})
@@ -135,8 +155,11 @@ def prepare(
     )
     longest = max(len(text) for text in data.train)
     cut = None if len(ids) == len(target.head) else ids
-    before = None if config.init is None else export.history(Path(config.init))
-    made = export.Made(config, hf, target_identity, data.manifests, before, cut, longest)
+    before = None if begun is None else export.history(begun)
+    start = None
+    if checkpoint is None and shape.second is not None:
+        start = form.drafter.candidate_selector.predecessor_codebook.detach().clone()
+    made = export.Made(config, hf, target_identity, data.manifests, before, cut, longest, start)
     inputs = _inputs(config, made, checkpoint)
     return Trainer(config, form, target, data, workers, partial(export.write, made, form), inputs)
 

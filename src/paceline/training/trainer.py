@@ -27,7 +27,7 @@ from paceline.training.cost import (
 from paceline.training.data import Data, Order
 from paceline.training.evaluation import BlockTally, Progress, Score, mean_length, packs_of
 from paceline.training.form import TrainingForm
-from paceline.training.losses import Soft, position_weights
+from paceline.training.losses import SlotLosses, Soft, position_weights
 from paceline.training.optimizers import Optimizers
 from paceline.training.packs import Pack, Pick, Text, block_labels, make_pack
 from paceline.training.schedule import STOPPED, Schedule
@@ -137,7 +137,7 @@ class Trainer:
     def finished(self) -> str | None:
         """The reason why the run ended before its planned end, or None."""
         if self._regressed:
-            return "acceptance out of domain fell by more than allowed"
+            return self.progress.told_fall()
         decisions = self.schedule.decisions
         if self._stopping or decisions.ends == STOPPED:
             place = self.step if self._stopping else decisions.decay_start
@@ -177,13 +177,14 @@ class Trainer:
         norm = self._norm(picks, size)
         own_picks = workers.mine(picks)
         parts = [own_picks[i : i + config.micro] for i in range(0, len(own_picks), config.micro)]
-        sums = torch.zeros(3, dtype=torch.float64)
+        sums = torch.zeros(5, dtype=torch.float64)
         for index, part in enumerate(parts):
             pack = self._pack(part, size)
             with workers.together(self._wrapped, last=index == len(parts) - 1):
-                loss, right = self._forward_backward(pack, norm)
-            reached = right.cumprod(1).sum()
-            sums += torch.tensor([float(loss), float(reached), float(pack.counts.sum())])
+                out = self._forward_backward(pack, norm)
+            reached, plain = out.right.cumprod(1).sum(), out.ce[~out.ce.isnan()]
+            parts_of_sums = (out.loss, reached, pack.counts.sum(), plain.sum(), plain.numel())
+            sums += torch.tensor([float(part) for part in parts_of_sums])
         with self._costs.phase("optimiser"):
             grad = torch.nn.utils.clip_grad_norm_(self.form.drafter.parameters(), config.clip)
             share = self.schedule.lr_share(self.step)
@@ -193,7 +194,8 @@ class Trainer:
         self.step += 1
         self._costs.add(
             self._costs.now() - start,
-            loss=float(sums[0]) / norm,
+            loss=float(sums[3]) / max(1.0, float(sums[4])),
+            objective=float(sums[0]) / norm,
             al=1 + float(sums[1]) / blocks,
             slots=float(sums[2]),
             blocks=blocks,
@@ -243,7 +245,7 @@ class Trainer:
         rows = self.form.head.row_of.cpu()[likely]
         return replace(pack, soft=Soft(rows, shares))
 
-    def _forward_backward(self, pack: Pack, norm: float) -> tuple[torch.Tensor, torch.Tensor]:
+    def _forward_backward(self, pack: Pack, norm: float) -> SlotLosses:
         costs, config = self._costs, self.form.config
         before = costs.phases["head"]
         start = costs.now()
@@ -255,7 +257,7 @@ class Trainer:
         costs.operations["drafter"] += drafter_operations(config, len(pack.tokens), slots)
         rows = len(self.form.head.weight)
         costs.operations["head"] += head_operations(config, rows, pack.labels.numel())
-        return outcome.loss.detach(), outcome.right
+        return replace(outcome, loss=outcome.loss.detach())
 
     def _evaluation_packs(self, texts: list[Text]) -> Iterator[Pack]:
         config, own_texts = self.config, self.workers.mine(texts)

@@ -85,12 +85,15 @@ def write_drafter(
     seed: int = 0,
     mask_embedding: torch.Tensor | None = None,
     head_ids: list[int] | None = None,
+    provenance: dict[str, Any] | None = None,
     **options: Any,
 ) -> Path:
     """A drafter's folder with random float32 weights; `options` are those of config_json."""
     hf = config_json(**options)
     weights = random_drafter_weights(read_dflash_config(hf), seed)
-    save_checkpoint(folder, hf, weights, mask_embedding=mask_embedding, head_ids=head_ids)
+    save_checkpoint(
+        folder, hf, weights, mask_embedding=mask_embedding, head_ids=head_ids, provenance=provenance
+    )
     return folder
 
 

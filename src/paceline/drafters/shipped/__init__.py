@@ -4,6 +4,9 @@ A folder holds what `paceline train` leaves: config.json, model.safetensors, pac
 provenance.json and README.md. It is used for the very weights, tokenizer and chat template that
 provenance.json names, and for no others: with a fine-tuned copy it would accept less, and nobody
 would know why.
+
+Wherever a DFlash drafter is expected, the name of a model that has one here means that drafter:
+`smollm2-135m` is a model to `paceline serve`, and a drafter to its `--drafter`.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.core import ModelError
-from paceline.models.catalog import CATALOGUE
+from paceline.models.catalog import CATALOGUE, canonical, is_name, pull
 from paceline.models.json_files import read_json
 from paceline.models.loader import LoadedModel, identity
 from paceline.models.weights import SafetensorWeights
@@ -30,6 +33,28 @@ class Shipped:
 
     folder: Path
     mismatch: str | None
+
+
+def shipped_folder(word: str) -> Path | None:
+    """Return the folder of the drafter that a model's name stands for; None for any other word."""
+    name = canonical(word, "drafter") if is_name(word) else word
+    return FOLDERS / name if name in CATALOGUE and (FOLDERS / name).is_dir() else None
+
+
+def drafter_folder(word: str) -> Path:
+    """Return the folder of a DFlash drafter: `word` is a folder, a hub id, which is fetched, or the
+    name of a model that has a drafter here.
+
+    Raises ModelError for a model that has none, before it is fetched, and where nothing is there.
+    """
+    folder = shipped_folder(word)
+    if folder is None and is_name(word) and canonical(word, "drafter") in CATALOGUE:
+        names = ", ".join(name for name in CATALOGUE if (FOLDERS / name).is_dir())
+        raise ModelError(
+            f"drafter {word}: no drafter is shipped for that model; expected a folder, a hub id or "
+            f"one of {names}"
+        )
+    return pull(word, what="drafter") if folder is None else folder
 
 
 def find(loaded: LoadedModel) -> Shipped | None:

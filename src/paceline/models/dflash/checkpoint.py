@@ -18,7 +18,6 @@ from typing import Annotated
 
 import torch
 from pydantic import ConfigDict, Strict
-from safetensors.torch import save_file
 from torch import Tensor
 
 from paceline.core import InvalidRequest, ModelError
@@ -29,6 +28,7 @@ from paceline.models.dflash.formats import from_speculators, is_speculators, ref
 from paceline.models.dflash.tensors import dflash_tensors
 from paceline.models.json_files import read_json, read_optional_json
 from paceline.models.rope import rope_frequencies
+from paceline.models.tensor_files import save_tensors
 from paceline.models.weights import (
     INDEX,
     RandomTensors,
@@ -142,7 +142,7 @@ def save_checkpoint(
     for stale in ("config.json", MASK_FILE, OWN_FILE, INDEX):  # of a drafter that was here before
         (folder / stale).unlink(missing_ok=True)
     tensors = {name: weights[name].detach().contiguous() for name in weights}
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    save_tensors(tensors, folder / "model.safetensors")
     if mask_embedding is not None:
         state = {"embedding": mask_embedding, "mask_token_id": config.mask_token_id}
         torch.save(state, folder / MASK_FILE)
