@@ -94,11 +94,18 @@ class Progress:
     best_length: float = 0.0
     waited: int = 0
 
-    def add(self, step: int, held: Mapping[str, Score], other: Mapping[str, Score]) -> bool:
-        """Add an evaluation; return whether it is the best so far."""
+    def add(
+        self,
+        step: int,
+        held: Mapping[str, Score],
+        other: Mapping[str, Score],
+        foreign: Mapping[str, Score] | None = None,
+    ) -> bool:
+        """Add an evaluation; return whether it is the best so far. Foreign prompts of the task are
+        reported, and decide nothing."""
+        kinds = (("held_out", held), ("out_of_domain", other), ("foreign", foreign or {}))
         scores = {
-            kind: {name: asdict(score) for name, score in sets.items()}
-            for kind, sets in (("held_out", held), ("out_of_domain", other))
+            kind: {name: asdict(score) for name, score in sets.items()} for kind, sets in kinds
         }
         self.history.append({"step": step, **scores})
         length = fmean(score.length for score in held.values())
@@ -125,10 +132,23 @@ class Progress:
         """Return the last evaluation for the log: AL incl. bonus and the acceptance of the first
         slot."""
         last, entries = self.history[-1], {}
-        for kind in ("held_out", "out_of_domain"):
+        for kind in ("held_out", "foreign", "out_of_domain"):
             for name, score in last[kind].items():
                 entries[f"{kind}/{name}/al"] = score["length"]
                 entries[f"{kind}/{name}/first"] = score["positions"][0]
+        for name, gap in production_gaps(last).items():
+            entries[f"gap/{name}"] = gap
         for name, share in self.regressions.items():
             entries[f"regression/{name}"] = share
         return entries
+
+
+def production_gaps(scores: Mapping[str, Any]) -> dict[str, float]:
+    """Return the production gap of each set in an entry of a history: AL on its held-out prompts
+    minus AL on its foreign ones. Entries of older runs have none."""
+    held, foreign = scores["held_out"], scores.get("foreign", {})
+    return {
+        name: held[name]["length"] - score["length"]
+        for name, score in foreign.items()
+        if name in held
+    }

@@ -260,8 +260,9 @@ def line(step: int, numbers: Mapping[str, float]) -> str:
     """Return one line out of an entry of the log."""
     lengths = [f"{k[: -len('/al')]} AL {v:.3f}" for k, v in numbers.items() if k.endswith("/al")]
     fallen = [f"REGRESSION {k} -{100 * v:.0f}%" for k, v in numbers.items() if "regression" in k]
+    gaps = [f"production {k} {v:.2f}" for k, v in numbers.items() if k.startswith("gap/")]
     if "loss" not in numbers:
-        return ", ".join([f"step {step}", *lengths, *fallen])
+        return ", ".join([f"step {step}", *lengths, *gaps, *fallen])
     return (
         f"step {step}: loss {numbers['loss']:.3f}, {', '.join(lengths)}, "
         f"{numbers['slots_per_second']:.0f} slots/s, "

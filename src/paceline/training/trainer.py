@@ -210,7 +210,7 @@ class Trainer:
     def _evaluate(self, log: Log) -> bool:
         """Evaluate; return whether the result is the best so far. Its drafter is written then."""
         held, other = self.scores(self.data.held_out), self.scores(self.data.out_of_domain)
-        best = self.progress.add(self.step, held, other)
+        best = self.progress.add(self.step, held, other, self.scores(self.data.foreign))
         log(self.step, self.progress.numbers())
         if best and self.workers.first and self.step:
             self.export(self.progress, self.step)
