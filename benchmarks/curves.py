@@ -22,7 +22,7 @@ from paceline.training.trackers import read_log
 
 PAUSE = 3
 SUFFIX = "/al"
-KINDS = ("held_out", "out_of_domain")
+KINDS = ("held_out", "foreign", "out_of_domain")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,14 @@ from rich.console import Console
 from paceline.cli import demo, demo_stages, demo_train, parse
 from paceline.cli.demo_stages import Stage, run_stages, seconds_of
 from paceline.cli.demo_train import APP, RECIPE, DemoPlan
+from paceline.cli.demo_winner import Contender, winner
+from paceline.drafters.spec import parse_spec
+from paceline.evaluate.result import Evaluation
 from paceline.synth.app import load_app
 from paceline.training.config import TrainConfig
 from tests.cli.test_demo import FakeServer, outcomes, pair
 from tests.docs.blocks import ROOT
+from tests.evaluate.made import evaluated, row
 
 
 class Story:
@@ -152,15 +156,64 @@ def test_the_commands_are_such_that_paceline_takes_them(tmp_path: Path) -> None:
     plan.trained.mkdir(parents=True)  # as the stages before make it
     (plan.trained / "provenance.json").touch()
     told = demo_train.stages(plan)
-    assert [stage.name for stage in told] == ["synth", "before", "train", "after"]
+    names = ["synth", "before", "train", "after", "together", "corpus"]
+    assert [stage.name for stage in told] == names and len(names) + 1 == demo_train.CHAPTERS
     commands: list[Any] = [parse(stage.command) for stage in told]
-    synth, before, train, after = commands
+    synth, before, train, after, together, corpus = commands
     assert synth.app == APP and synth.rows == 7
     assert train.sets == (str(synth.out),) and train.init == before.drafter == str(plan.drafter)
     assert isinstance(train, TrainConfig) and train.steps == 5
     assert after.drafter == f"{train.out}/drafter" and after.before == plan.out / "before.json"
     assert before.sets == after.sets and before.prompts == after.prompts == 2
     assert before.out.with_suffix(".json") == after.before
+    assert together.drafter == f"hybrid:{after.drafter}" and together.warm
+    assert together.sets == after.sets[:2] and together.prompts == 2
+    assert [spec.partition("=")[0] for spec in together.sets] == list(demo_train.DECISIVE)
+    assert corpus.answers == (str(synth.out),) and corpus.folder == plan.corpus
+
+
+def judged(al: float, seconds: float, suffix: float = 0.5) -> Evaluation:
+    """An evaluation of both decisive sets; AR takes a second."""
+    rows = [row([int(al) - 1] * 10, seconds=seconds) for _ in range(3)]
+    for one in rows:
+        one["seconds"]["suffix/throughput"] = [suffix]
+    return evaluated(dict.fromkeys(demo_train.DECISIVE, rows))
+
+
+@pytest.mark.parametrize(
+    ("trained", "suffix", "hybrid", "kind"),
+    [(0.5, 0.4, 0.3, "hybrid"), (0.3, 0.4, 0.5, None), (0.5, 0.3, 0.4, "suffix")],
+)
+def test_the_fastest_drafter_is_shown_and_serves(
+    trained: float, suffix: float, hybrid: float, kind: str | None, tmp_path: Path
+) -> None:
+    plan = DemoPlan(out=tmp_path)
+    for when, evaluation in (
+        ("after", judged(3, trained)),
+        ("together", judged(4, hybrid, suffix)),
+    ):
+        plan.report(when).with_suffix(".json").write_text(json.dumps(evaluation.as_json()))
+    console = Console(width=100, record=True)
+    best = demo_train.decide(console, plan)
+    shown = console.export_text()
+    assert best.spec == {
+        None: f"{plan.trained}",
+        "suffix": f"suffix,corpus={plan.corpus}",
+        "hybrid": f"hybrid:{plan.trained},corpus={plan.corpus}",
+    }[kind]  # fmt: skip
+    assert f"serves: {best.name}." in shown
+    for spec in (trained, suffix, hybrid):
+        assert shown.count(f"{1 / spec:.2f}×") == 2
+    assert shown.count(" 3.00 ") == 2 and shown.count(" 4.00 ") == 4  # AL on both sets
+    plan.trained.mkdir(parents=True)
+    line = parse_spec(f"support={best.spec}")
+    assert line.kind == (kind or "draft_model") and line.name == "support"
+
+
+def test_a_drafter_whose_speed_is_not_known_does_not_win() -> None:
+    unknown = Contender("a", "a", ((9.0, None), (9.0, 9.0)))
+    known = Contender("b", "b", ((1.0, 0.9), (1.0, 0.9)))
+    assert winner([unknown, known]) is known
 
 
 def test_the_recipe_is_one_that_training_takes() -> None:
@@ -197,9 +250,11 @@ def test_serving_tells_whether_all_is_well(
     monkeypatch.setattr(FakeServer, "clean", clean)
     monkeypatch.setattr(demo, "measure", measure)
     app = load_app(ROOT / APP)
-    assert demo_train.serve(Console(width=100), DemoPlan(), app) == code
+    chosen = Contender("both", "hybrid:there", ())
+    assert demo_train.serve(Console(width=100), DemoPlan(), app, chosen) == code
     shown = capsys.readouterr().out
-    assert line in shown and "$ paceline serve smollm2-135m --drafter support=" in shown
+    assert line in shown and "serving with both" in shown
+    assert "$ paceline serve smollm2-135m --drafter support=hybrid:there" in shown
 
 
 def test_requests_are_sent_as_the_application_sends_them() -> None:
@@ -227,6 +282,8 @@ def test_all_of_it_runs_and_is_not_repeated(tmp_path: Path) -> None:
     assert first.returncode == 0, first.stdout + first.stderr
     assert "same text: yes" in first.stdout and "before and after" in first.stdout
     again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert again.returncode == 0 and again.stdout.count("not repeated") == 4
+    assert again.returncode == 0 and again.stdout.count("not repeated") == 6
     after = json.loads((out / "after.json").read_text())
-    assert [one["set"] for one in after["results"]] == ["support", "chat", "code", "demo"]
+    sets = ["support", "foreign", "chat", "code", "demo"]
+    assert [one["set"] for one in after["results"]] == sets
+    assert "production gap" in first.stdout and "The fastest over both sets serves" in first.stdout

@@ -66,15 +66,20 @@ def random_rows(count: int, seed: int = 0, most: int = 4) -> list[RequestRow]:
     ]
 
 
-def evaluated(sets: dict[str, list[RequestRow]], **changes: Any) -> Evaluation:
+def evaluated(
+    sets: dict[str, list[RequestRow]], roles: dict[str, str] | None = None, **changes: Any
+) -> Evaluation:
     """An evaluation of these rows at T = 0, as evaluate() returns it."""
-    return Evaluation.from_json(made_up(sets, **changes), "made up")
+    return Evaluation.from_json(made_up(sets, roles, **changes), "made up")
 
 
-def made_up(sets: dict[str, list[RequestRow]], **changes: Any) -> dict[str, Any]:
-    """The JSON of an evaluation of these rows at T = 0."""
+def made_up(
+    sets: dict[str, list[RequestRow]], roles: dict[str, str] | None = None, **changes: Any
+) -> dict[str, Any]:
+    """The JSON of an evaluation of these rows at T = 0. `roles` are those of sets by name."""
     results = [
-        {"set": name, "role": "out of domain", "choice": None, "temperature": 0.0, "left_out": 0,
+        {"set": name, "role": (roles or {}).get(name, "out of domain"),
+         "choice": None, "temperature": 0.0, "left_out": 0,
          "warmed": "nothing", "grammar": None, **numbers_of(rows), "rows": rows}
         for name, rows in sets.items()
     ]  # fmt: skip
@@ -111,6 +116,7 @@ def synth_set(folder: Path, *, train: int = 3, target: dict[str, Any] | None = N
         "held_out": [synth_row(f"question {i}", "said", "replay" if i > 3 else "on_task")
                      for i in range(6)],
         "neighbour": [synth_row(f"else {i}", "said", "neighbour") for i in range(2)],
+        "foreign": [synth_row("from elsewhere", "said", "foreign")],
     }  # fmt: skip
     shards = [write_shard(folder, split, 0, rows[split]) for split in rows if rows[split]]
     write_manifest(folder, Manifest(target=target or {}, app={}, shards=shards))

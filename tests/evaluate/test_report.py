@@ -77,10 +77,38 @@ def test_a_model_card_gets_a_markdown_table() -> None:
     lines = text.splitlines()
     assert lines[0].startswith("| set |  | T | AL incl. bonus (95%) |")
     assert (
-        "| a\\|b | out of domain | 0 | 2.00 (2.00–2.00) | 2.00 | 2.00 | 2.00× (2.00–2.00) |" in text
+        "| a\\|b | out of domain | 0 | 2.00 (2.00–2.00) | 2.00, 2.00× | 2.00, 2.00× | "
+        "2.00× (2.00–2.00) |" in text
     )
     assert "| two | 0 | 100% | 100% | 0% | 0% |" in text
     assert "mine (v, drafts of up to 4) for tiny" in lines[-1]
+
+
+def test_every_table_has_the_speed_of_look_ups_beside_their_al() -> None:
+    rows = random_rows(6)
+    for one in rows:
+        one["seconds"]["suffix/throughput"] = [0.25]
+    made = evaluated({"one": rows})
+    screen = Console(file=io.StringIO(), width=80)
+    screen.print(overview(made))
+    assert "4.00×" in screen.file.getvalue()  # type: ignore[attr-defined]
+    head, _, first = evaluation_table(made).splitlines()[:3]
+    cells = dict(zip(head.split(" | "), first.split(" | "), strict=True))
+    assert cells["suffix, warmed: AL, speedup"].endswith(", 4.00×")
+    overall = re.search(r"<table.*?</table>", page(made), re.S)
+    assert overall and "speedup, suffix, warmed" in overall[0] and "4.00×" in overall[0]
+
+
+def test_the_production_gap_stands_in_every_report() -> None:
+    roles = {"task": "on task", "task 2": "on task", "users": "foreign"}
+    made = evaluated({"task": even(3), "task 2": even(4), "users": even(2), "code": even(1)}, roles)
+    told = "mine, T = 0: AL in domain 4.50, foreign 3.00, out of domain 2.00; production gap 1.50"
+    assert made.gaps[0].text == told
+    assert told in lines(made) and f"- {told}" in evaluation_table(made) and told in page(made)
+    assert {gap.drafter for gap in made.gaps} == {"mine", "ngram", "suffix, warmed"}
+    alone = evaluated({"users": even(2)}, roles)
+    assert "in domain –, foreign 3.00" in alone.gaps[0].text
+    assert evaluated({"task": even(3)}, roles).gaps == []
 
 
 def test_the_terminals_table_fits_80_columns() -> None:
@@ -103,7 +131,9 @@ def test_a_fall_of_more_than_the_limit_is_marked() -> None:
     ]
     assert regressions(before, after, limit=0.4) == []
     text = compare(before, after)
-    assert "| task | out of domain | 0 | 3.00 | 4.00 | +33.3% | +33.3% to +33.3% |  |" in text
+    assert (
+        "| task | out of domain | 0 | 3.00 | 4.00 | +33.3% | +33.3% to +33.3% | 2.00× | 2.00× |  |"
+    ) in text
     assert text.count("**fell by more than 5%**") == 1
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from paceline.core import InvalidRequest
-from paceline.evaluate.sets import ON_TASK, OUT_OF_DOMAIN, EvalSet, load_set, parse_sets
+from paceline.evaluate.gap import FOREIGN, ON_TASK, OUT_OF_DOMAIN
+from paceline.evaluate.sets import EvalSet, load_set, parse_sets
 from tests.evaluate.made import synth_row, synth_set
 
 MANY = {"prompts": 99, "fits": 1000, "answers": 99}
@@ -38,6 +39,9 @@ def test_its_choices(tmp_path: Path) -> None:
     folder = synth_set(tmp_path / "mine")
     counts = {c: len(load(f"a={folder}:{c}").prompts) for c in ("held_out", "on_task", "replay")}
     assert counts == {"held_out": 6, "on_task": 4, "replay": 2}
+    assert load(f"a={folder}:replay").spec.role == OUT_OF_DOMAIN
+    far = load(f"{folder}:foreign")
+    assert far.spec.role == FOREIGN and [p.name for p in far.prompts] == ["from elsewhere"]
     near = load(f"{folder}:neighbour")
     assert (near.spec.name, near.spec.role) == ("mine neighbour", OUT_OF_DOMAIN)
     assert [p.name for p in near.prompts] == ["else 0", "else 1"]
@@ -71,6 +75,7 @@ def test_files_of_prompts(tmp_path: Path) -> None:
     assert [bytes(p.ids).decode() for p in found.prompts] == ["one", "two", "three", "four"]
     assert found.spec.role == OUT_OF_DOMAIN and found.answers == []
     assert load(f"a={path}:on_task").spec.role == ON_TASK
+    assert load(f"a={path}:foreign").spec.role == FOREIGN
     messages = [{"role": "user", "content": "Hi"}]
     (tmp_path / "own.json").write_text(
         json.dumps([{"name": "n", "kind": "k", "messages": messages}])

@@ -22,6 +22,12 @@ def source(**changes: Any) -> dict[str, Any]:
     return {"sources": [{**JSONL, **changes}]}
 
 
+def derived(base: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    """A source, and another one that is made from it."""
+    copy = {"name": "copy", "kind": "noisy", "of": "a", **changes}
+    return {"sources": [{**JSONL, **(base or {})}, copy]}
+
+
 WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"colour": "red"}, "colour", "expected one of name, model"),
     ({"name": None}, "name", "required"),
@@ -58,7 +64,17 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     (source(unit="function"), "sources[0].unit", "expected one of name, part"),
     (source(name="a#1"), "sources[0].name", "without #"),
     (source(part="neighbour"), "sources", "trained on"),
-    (source(part="test"), "sources[0].part", "'on_task', 'replay' or 'neighbour'"),
+    (source(part="foreign"), "sources", "trained on"),
+    (derived(of="none"), "sources[1].of", "a source above it"),
+    (derived(of="copy"), "sources[1].of", "a source above it"),
+    (derived({"kind": "self", "path": None}), "sources[1].of", "with prompts of its own"),
+    (derived({"part": "foreign"}), "sources[1].of", "part: foreign here too"),
+    (derived({"user_data": True}), "sources[1].user_data", "users' own data"),
+    (derived(noise={}), "sources[1].noise", "at least one"),
+    (derived(kind="rewrite", ways={"a": {"ask": "say it"}}), "sources[1].ways.a.ask", "{prompt}"),
+    (derived(kind="rewrite", ways={}), "sources[1].ways", "at least one"),
+    (source(kind="log", user_data=False), "sources[0].user_data", "users' own data"),
+    (source(part="test"), "sources[0].part", "'replay', 'neighbour' or 'foreign'"),
     (source(weight=0), "sources[0].weight", "a number from"),
     (source(count=0), "sources[0].count", "at least 1"),
     (source(system="mine"), "sources[0].system", "'own' or 'none'"),
@@ -125,6 +141,11 @@ def test_defaults_and_shares(tmp_path: Path) -> None:
 def test_the_applications_in_the_repository_are_read(name: str) -> None:
     app = load_app(ROOT / "apps" / f"{name}.yaml")
     assert app.model == "smollm2-135m"
-    paths = " ".join(path for spec in app.sources for path in getattr(spec, "path", ()))
-    assert "live_" not in paths and "mt_bench" not in paths and "tau" not in paths
-    assert {spec.part for spec in app.sources} >= {"on_task", "neighbour"}
+    trained = [spec for spec in app.sources if spec.part in ("on_task", "replay")]
+    paths = " ".join(
+        path
+        for spec in trained
+        for path in (*getattr(spec, "path", ()), *getattr(spec, "files", ()))
+    )
+    assert "live_" not in paths and "mt_bench" not in paths and "foreign" not in paths
+    assert {spec.part for spec in app.sources} >= {"on_task", "neighbour", "foreign"}

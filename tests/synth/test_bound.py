@@ -71,21 +71,10 @@ def test_another_grammar_in_the_same_file_is_another_set(target: Path, tmp_path:
         open_set(tmp_path / "set", fresh(other), other[0])
 
 
-def test_a_set_that_was_begun_before_manifests_said_it_goes_on(
-    target: Path, tmp_path: Path
-) -> None:
-    def parts(rows: int) -> Any:
-        return made(tmp_path, target, grammar=CHOICE, size={"rows": rows})
-
-    run(parts(70), tmp_path / "whole", ending())
-    run(parts(40), tmp_path / "old", ending())
+def test_answers_of_a_set_that_does_not_say_it_are_free(target: Path, tmp_path: Path) -> None:
+    run(made(tmp_path, target, grammar=CHOICE), tmp_path / "old", ending())
     path = tmp_path / "old" / MANIFEST
     manifest = json.loads(path.read_text())
     del manifest["app"]["bound"]
     path.write_text(json.dumps(manifest))
     assert binding(tmp_path / "old") is None
-    shards = read_manifest(tmp_path / "old").shards
-    run(parts(40), tmp_path / "old", ending())
-    assert binding(tmp_path / "old") and read_manifest(tmp_path / "old").shards == shards
-    run(parts(70), tmp_path / "old", ending())
-    assert binding(tmp_path / "old") == binding(tmp_path / "whole") is not None

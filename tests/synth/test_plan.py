@@ -7,8 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from paceline.synth.plan import Item, available, plan, split_of
-from paceline.synth.prompts import keyed, share_of
+from paceline.synth.plan import Item, available, plan
 
 from .tiny import made, write_prompts
 
@@ -69,13 +68,3 @@ def test_what_the_target_writes_has_no_end_or_as_many_as_are_wanted(
     assert len(items(tmp_path, target, sources=bounded)) == 9
     _, sources, _ = made(tmp_path, target, sources=endless)
     assert available(sources[0]) is None
-
-
-def test_splits_follow_the_prompt_alone() -> None:
-    keys = [f"{2 * keyed(i):016x}" for i in range(4000)]
-    held = [key for key in keys if split_of("on_task", key, 0.05) == "held_out"]
-    assert 140 < len(held) < 260
-    # A larger share takes more, and lets go of none.
-    assert all(split_of("replay", key, 0.2) == "held_out" for key in held)
-    assert {split_of("neighbour", key, 0.5) for key in keys} == {"neighbour"}
-    assert share_of("0" * 16) == 0 and share_of("f" * 16) < 1

@@ -36,6 +36,11 @@ def test_a_line_of_the_log_is_told_to_people():
     assert told == (
         "step 4, held_out/own AL 1.800, out_of_domain/far AL 1.200, REGRESSION regression/far -20%"
     )
+    progress.add(6, {"own": scored(2.0)}, {"far": scored(1.5)}, {"own": scored(1.7)})
+    assert line(6, progress.numbers()) == (
+        "step 6, held_out/own AL 2.000, foreign/own AL 1.700, out_of_domain/far AL 1.500, "
+        "production gap/own 0.30"
+    )
     numbers = {"loss": 1.25, "train/al": 2.0, "slots_per_second": 99.6}
     told = line(5, numbers | {"peak_share/all": 0.5})
     assert told == "step 5: loss 1.250, train AL 2.000, 100 slots/s, 50% of the matmul peak"
@@ -90,6 +95,14 @@ def test_a_card_tells_where_a_drafter_comes_from_and_what_got_worse():
     assert "| s (held out) | 2.00 | 2.50 | 150% |" in text
     assert "**far fell by 20% against the drafter it started from.**" in text
     assert text.rstrip().endswith("## Served\n\n| served |")
+    assert "foreign" not in text  # runs from before there were foreign prompts
+    scores = PROVENANCE["scores"] | {"foreign": {"s": asdict(scored(2.2))}}
+    overlap = {"held_out": {"rows": 9, "prompts": 0.25, "answers": 0.5, "answers_over_half": 4}}
+    data = {"s": PROVENANCE["data"]["s"] | {"overlap": overlap}}
+    newer = export.card(PROVENANCE | {"scores": scores, "data": data})
+    assert "| s (foreign) |  | 2.20 | 120% |" in newer
+    assert "The production gap of s is 0.30: AL on held-out prompts minus" in newer
+    assert "held_out of s: training has 25% of the 3-grams of its prompts and 50% of" in newer
     fresh = export.card(PROVENANCE | {"init": None, "before": None, "regressions": {}})
     assert "Trained from random weights" in fresh and "| s (held out) |  | 2.50 |" in fresh
     assert "it was trained on has 700 tokens" in export.card(PROVENANCE | {"context": 700})

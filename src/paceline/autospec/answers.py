@@ -90,7 +90,7 @@ def _set_answers(folder: Path, split: str) -> Iterator[CorpusAnswer]:
     app = str(described.get("name") or NONE) if isinstance(described, dict) else NONE
     model = manifest.target.get("name", NONE)
     for row in read_rows(folder, split):
-        whose = app if row.part == "on_task" else row.source.partition("#")[0]
+        whose = app if row.part in ("on_task", "foreign") else row.source.partition("#")[0]
         cohort = Cohort(model, whose, row.language or UNKNOWN).label
         for start, end in row.spans:
             yield CorpusAnswer(0.0, cohort, "", row.ids[:start], row.ids[start:end])

@@ -20,6 +20,7 @@ from paceline.bench.report import tables
 from paceline.bench.report.words import number
 from paceline.cli.demo import MODEL, WIDTH, compare_served
 from paceline.cli.demo_stages import Stage, headline, minutes, run_stages, say, seconds_of
+from paceline.cli.demo_winner import SUFFIX, Contender, contender, contest_table, winner
 from paceline.cli.options import run_alone
 from paceline.core import PacelineError
 from paceline.core.document_help import about
@@ -38,7 +39,9 @@ RECIPE = (
     "--block 16 --texts 8 --anchors 16 --lr 5e-4 --matrix-lr 0.005 --eval-every 50 --save-every 50"
 )
 RUNS = 3
-CHAPTERS = 5
+CHAPTERS = 7
+# The sets that decide: phrases that nobody trained on, and customers that somebody else made up.
+DECISIVE = (NAME, "foreign")
 # Customers that no training set has seen.
 REQUESTS = {
     "late": "Hello! My parcel KZ-20417 was due last Friday. Where is it now?",
@@ -76,6 +79,15 @@ class DemoPlan:
     def trained(self) -> Path:
         return self.out / "run" / "drafter"
 
+    @property
+    def corpus(self) -> Path:
+        return self.out / "corpus"
+
+    @property
+    def hybrid(self) -> str:
+        """Look-ups and the trained drafter together, as `--drafter` takes them."""
+        return f"hybrid:{self.trained}"
+
     def report(self, when: str) -> Path:
         return self.out / f"{when}.html"
 
@@ -100,7 +112,8 @@ class DemoPlan:
             code = run_stages(console, self.out, chapters, CHAPTERS)
             if code != 0:
                 return code
-            code = serve(console, self, load_app(APP))
+            chosen = decide(console, self)
+            code = serve(console, self, load_app(APP), chosen)
         except KeyboardInterrupt:
             say(console, "\nstopped; `make demo-train` goes on from here")
             raise
@@ -150,16 +163,48 @@ def stages(plan: DemoPlan) -> list[Stage]:
             str(plan.trained),
             "--before", str(plan.report("before").with_suffix(".json")), "--card",
         ),
+        _evaluation(
+            plan,
+            "together",
+            "look-ups alone, and look-ups and the drafter together",
+            "Look-ups copy what was said before, at next to no cost. Here they remember answers of "
+            "the training set, as they would after a while of serving.",
+            plan.hybrid,
+            "--warm",
+            sets=_sets(plan)[: len(DECISIVE)],
+        ),
+        Stage(
+            "corpus",
+            "the answers that look-ups begin with",
+            "So that a server need not be warmed: a corpus of the answers that were trained on.",
+            ("corpus", "build", str(plan.corpus), folder, "--model", MODEL, "--days", "365"),
+            plan.corpus,
+            lambda: [],
+        ),
     ]  # fmt: skip
 
 
-def _evaluation(plan: DemoPlan, when: str, title: str, why: str, drafter: str, *more: str) -> Stage:
-    sets = (
+def _sets(plan: DemoPlan) -> tuple[str, ...]:
+    """Return the sets of an evaluation: those of DECISIVE first."""
+    return (
         f"{NAME}={plan.set}:on_task",
+        f"foreign={plan.set}:foreign",
         f"chat={plan.set}:replay",
         f"code={plan.set}:neighbour",
         "demo",
     )
+
+
+def _evaluation(
+    plan: DemoPlan,
+    when: str,
+    title: str,
+    why: str,
+    drafter: str,
+    *more: str,
+    sets: Sequence[str] | None = None,
+) -> Stage:
+    sets = _sets(plan) if sets is None else sets
     sizes = ("--temperatures", "0", "--prompts", str(plan.prompts), "--tokens", str(plan.tokens))
     command = ("evaluate", MODEL, drafter, *sets, *sizes, "--out", str(plan.report(when)), *more)
     made_file = plan.report(when).with_suffix(".json")
@@ -194,11 +239,13 @@ def _training_lines(plan: DemoPlan) -> list[str]:
 
 
 def _evaluation_lines(plan: DemoPlan, when: str) -> list[str]:
+    evaluation = _read(plan, when)
     lines = [
         "{}: AL {} incl. bonus, {} as fast as without".format(result.set, *_numbers(result))
-        for result in _results(plan, when)
+        for result in evaluation.results
     ]
-    return [*lines, f"by position, by context, by request: {plan.report(when)}"]
+    gaps = [gap.text for gap in evaluation.gaps]
+    return [*lines, *gaps, f"by position, by context, by request: {plan.report(when)}"]
 
 
 def _numbers(result: SetResult) -> tuple[str, str]:
@@ -206,22 +253,43 @@ def _numbers(result: SetResult) -> tuple[str, str]:
     return number(result.acceptance[DRAFTER].al), number(result.speed[POLICY].speedup, "×")
 
 
-def _results(plan: DemoPlan, when: str) -> list[SetResult]:
-    return Evaluation.read_file(plan.report(when).with_suffix(".json"), "report").results
+def _read(plan: DemoPlan, when: str) -> Evaluation:
+    return Evaluation.read_file(plan.report(when).with_suffix(".json"), "report")
 
 
 # -- serving ---------------------------------------------------------------------------------------
 
 
-def serve(console: Console, plan: DemoPlan, app: App) -> int:
-    """Start a server with the new drafter and ask it as the application asks. Return the exit
+def decide(console: Console, plan: DemoPlan) -> Contender:
+    """Print AL and speed of every drafter that could serve, and return the fastest."""
+    after, together = _read(plan, "after"), _read(plan, "together")
+    contenders = contenders_of(plan, after, together)
+    best = winner(contenders)
+    console.print()
+    console.print(contest_table(contenders, DECISIVE))
+    say(console, f"The fastest over both sets serves: {best.name}.", "bold")
+    return best
+
+
+def contenders_of(plan: DemoPlan, after: Evaluation, together: Evaluation) -> list[Contender]:
+    """Return the drafters that could serve, with their numbers on the decisive sets."""
+    corpus = f"corpus={plan.corpus}"
+    return [
+        contender("look-ups (suffix)", f"suffix,{corpus}", together, DECISIVE, SUFFIX),
+        contender("the trained drafter", str(plan.trained), after, DECISIVE),
+        contender("both (hybrid)", f"{plan.hybrid},{corpus}", together, DECISIVE),
+    ]
+
+
+def serve(console: Console, plan: DemoPlan, app: App, chosen: Contender) -> int:
+    """Start a server with the chosen drafter and ask it as the application asks. Return the exit
     code."""
-    arguments = (MODEL, "--drafter", f"{NAME}={plan.trained}")
+    arguments = (MODEL, "--drafter", f"{NAME}={chosen.spec}")
     headline(
         console,
         CHAPTERS,
         CHAPTERS,
-        "serving with it",
+        f"serving with {chosen.name}",
         "New customers write to the server, each answered without and with speculation.",
         ("serve", *arguments),
     )
@@ -245,16 +313,19 @@ def messages(app: App, text: str) -> tuple[dict[str, str], ...]:
 
 
 def epilogue(console: Console, plan: DemoPlan, names: Sequence[str]) -> None:
-    """Print before and after in one table, the time it took, and where to go from here."""
+    """Print before and after, and all drafters beside each other; the time that it took, and where
+    to go from here."""
     table = tables.base_table("before and after")
     table.add_column("set")
     for column in ("AL\nbefore", "\nafter", "speedup\nbefore", "\nafter"):
         table.add_column(column, justify="right")
-    for old, new in zip(_results(plan, "before"), _results(plan, "after"), strict=True):
+    after = _read(plan, "after")
+    for old, new in zip(_read(plan, "before").results, after.results, strict=True):
         (al, speed), (al_now, speed_now) = _numbers(old), _numbers(new)
         table.add_row(new.set, al, al_now, speed, speed_now)
     console.print()
     console.print(table)
+    console.print(contest_table(contenders_of(plan, after, _read(plan, "together")), DECISIVE))
     times = seconds_of(plan.out, names)
     stage_times = ", ".join(f"{name} {minutes(seconds)}" for name, seconds in times.items())
     say(console, f"{minutes(sum(times.values()))} in all: {stage_times}")

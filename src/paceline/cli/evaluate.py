@@ -48,8 +48,8 @@ class EvaluateCommand:
         "--drafter takes them"
     )
     sets: Annotated[options.Strings, options.POSITIONAL] = about(
-        "[NAME=]PATH[:CHOICE]: a folder of `paceline synth` (CHOICE held_out, on_task, replay or "
-        "neighbour), a JSON file as bench's, a JSONL file, or a shipped set (demo)"
+        "[NAME=]PATH[:CHOICE]: a folder of `paceline synth` (CHOICE held_out, on_task, replay, "
+        "neighbour or foreign), a JSON file as bench's, a JSONL file, or a shipped set (demo)"
     )
     out: options.OutputFile = about("the report", Path("evaluation.html"))
     prompts: int = about("prompts of each set, spread evenly", 40)

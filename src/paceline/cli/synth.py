@@ -24,6 +24,7 @@ from paceline.core import InvalidRequest
 from paceline.core.document_help import about
 from paceline.core.documents import checked
 from paceline.core.names import local_path
+from paceline.dataset.training_set import PARTS
 from paceline.engine.config import EngineConfig
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from paceline.synth.job import Run, ShowRun, SynthJob
     from paceline.synth.sources import Source
 
-KEPT = ("prompts", "rows", "answer_tokens", "rows_on_task", "rows_replay", "rows_neighbour")
+KEPT = ("prompts", "rows", "answer_tokens", *(f"rows_{part}" for part in PARTS))
 ENGINE = EngineConfig(drafter=None)
 ENGINE_OPTIONS = (
     "dtype", "device", "backend", "quantize", "threads", "max_num_seqs", "kv_memory", "drafter",
@@ -107,7 +108,12 @@ class SynthCommand:
             collector = job.make(self.out, answerer, restart=self.restart, progress=progress)
         if self.json:
             counts = collector.manifest.counts
-            summary = {"set": str(self.out), "complete": collector.complete, "counts": counts}
+            summary = {
+                "set": str(self.out),
+                "complete": collector.complete,
+                "counts": counts,
+                "overlap": collector.manifest.app["overlap"],
+            }
             print(json.dumps(summary | answerer.speed().as_json()))
         else:
             report(console, self.out, collector, answerer.speed())
@@ -183,12 +189,16 @@ def progress_bar(app: App) -> Iterator[ShowRun]:
 
 
 def report(console: Console, out: Path, collector: Collector, speed: Speed) -> None:
+    from paceline.dataset.overlap import read_overlap
+
     counts = collector.manifest.counts
     rows, tokens = counts.get("rows", 0), counts.get("answer_tokens", 0)
     console.print(f"{rows} rows with {tokens} answer tokens in {escape(str(out))}")
     dropped = [f"{count} {why}" for why, count in counts.items() if why not in KEPT]
     if dropped:
         console.print("dropped: " + ", ".join(dropped))
+    for split, overlap in read_overlap(collector.manifest.app).items():
+        console.print(f"{split.replace('_', '-')}: {overlap.text}")
     if not collector.complete:
         wanted = collector.app.size
         console.print(

@@ -4,6 +4,7 @@ manifest.json                 target, application, counts, and every shard with 
 train-00000.parquet, ...      what a drafter is trained on: the application's task, and replay
 held_out-00000.parquet, ...   the same kinds of text, never trained on
 neighbour-00000.parquet, ...  other kinds of text, never trained on: what must not get worse
+foreign-00000.parquet, ...    the application's task in prompts from elsewhere, never trained on
 
 A shard gets its name only when it is complete, and counts only once the manifest names it.
 """
@@ -29,8 +30,8 @@ from paceline.core.packages import MissingPackage
 
 FORMAT = "paceline-set/1"
 MANIFEST = "manifest.json"
-Split = Literal["train", "held_out", "neighbour"]
-Part = Literal["on_task", "replay", "neighbour"]
+Split = Literal["train", "held_out", "neighbour", "foreign"]
+Part = Literal["on_task", "replay", "neighbour", "foreign"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 PARTS: tuple[Part, ...] = get_args(Part)
 
@@ -54,7 +55,9 @@ class TrainingRow:
     ranges of `ids` that the target said, so that may be learnt.
 
     `source` names where its prompt came from ("chitchat#118"), `part` is one of PARTS, and `key` a
-    digest of prompt and sampling by which duplicates are known.
+    digest of prompt and sampling by which duplicates are known. `prompt` is the user's last turn as
+    its source has it, and `origin` the phrase or the beginning that it was made from: "" where it
+    was made from none, and in sets that are older than these fields.
     """
 
     ids: tuple[int, ...]
@@ -66,6 +69,8 @@ class TrainingRow:
     temperature: float
     seed: int
     key: str
+    prompt: str = ""
+    origin: str = ""
 
     @property
     def answer_tokens(self) -> int:
@@ -85,8 +90,9 @@ class Shard(Document):
 
 class Manifest(Document):
     """The description of a set. `target` has name, weights_sha256, tokenizer_sha256 and template (a
-    digest, as in loader.template_digest); `app` is the application as it was read, and what its
-    answers were bound to (read_binding); `counts` says what was dropped, and why."""
+    digest, as in loader.template_digest); `app` is the application as it was read, what its answers
+    were bound to (read_binding), how its prompts were split, and how much the splits share;
+    `counts` says what was dropped, and why."""
 
     target: dict[str, str]
     app: dict[str, Any]
@@ -226,6 +232,6 @@ def _schema(arrow: Any) -> Any:
             **dict.fromkeys(("source", "part", "language", "finish_reason"), text),
             "temperature": arrow.float64(),
             "seed": arrow.uint64(),
-            "key": text,
+            **dict.fromkeys(("key", "prompt", "origin"), text),
         }
     )

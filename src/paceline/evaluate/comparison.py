@@ -33,7 +33,8 @@ SAME_ROWS = (
 @dataclass(frozen=True, slots=True)
 class Change:
     """A set at one temperature, before and after. `ratio` is AL after ÷ before, `interval` its 95%
-    bootstrap over the requests, which are the same."""
+    bootstrap over the requests, which are the same. The speeds are over AR, None where nothing was
+    timed."""
 
     name: str
     role: str
@@ -41,6 +42,8 @@ class Change:
     before: float
     after: float
     interval: list[float] | None
+    speed_before: float | None
+    speed_after: float | None
 
     @property
     def ratio(self) -> float:
@@ -94,7 +97,12 @@ def _changes_of(
         np.array([_committed(row, evaluation) for row in result.rows], dtype=float)
         for result, evaluation in ((old, before), (new, after))
     ]
-    yield Change(new.set, new.role, new.temperature, old_al, new_al, change_interval(*sums))
+    speeds = [
+        None if (speed := evaluation.speed_of(result, DRAFTER)) is None else speed.speedup
+        for result, evaluation in ((old, before), (new, after))
+    ]
+    interval = change_interval(*sums)
+    yield Change(new.set, new.role, new.temperature, old_al, new_al, interval, *speeds)
 
 
 def _committed(row: RequestRow, evaluation: Evaluation) -> tuple[int, int]:

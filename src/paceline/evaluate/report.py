@@ -46,8 +46,15 @@ def page(evaluation: Evaluation) -> str:
         "title": f"{evaluation.drafter} for {evaluation.model}",
         "evaluation": evaluation,
         "names": evaluation.names,
-        "beside_heads": [f"AL, {evaluation.names[drafter]}" for drafter in evaluation.beside],
-        "beside": lambda result: [result.acceptance[d].text for d in evaluation.beside],
+        "beside_heads": [
+            f"{what}, {evaluation.names[drafter]}"
+            for drafter in evaluation.beside
+            for what in ("AL", "speedup")
+        ],
+        "beside": lambda result: [
+            text for d in evaluation.beside for text in _al_and_speed(evaluation, result, d)
+        ],
+        "speed": lambda result: _al_and_speed(evaluation, result, DRAFTER)[1],
         "temperatures": temperatures,
         "charts": lambda result: _charts(evaluation, result),
         "notes": lambda result: list(_notes(evaluation, result)),
@@ -66,10 +73,11 @@ def evaluation_table(evaluation: Evaluation) -> str:
 
 
 def overview(evaluation: Evaluation) -> Table:
-    """Return a row for each set and temperature; it fits a terminal of 80 columns."""
+    """Return a row for each set and temperature; it fits a terminal of 80 columns. Of drafters that
+    need no training, AL stands above the speedup."""
     made = base_table(f"{evaluation.drafter} for {evaluation.model}")
     made.add_column("set", overflow="fold", min_width=10)
-    beside = ["\n".join(["AL", *evaluation.names[d].split(", ")][-2:]) for d in evaluation.beside]
+    beside = ["\n".join([*evaluation.names[d].split(", "), ""][:2]) for d in evaluation.beside]
     for name in ("T", "AL incl.\nbonus", *beside, "speedup\nover AR", "full", "full\n÷ AL",
                  "same\ntext"):  # fmt: skip
         made.add_column(name, justify="right", no_wrap=True)
@@ -79,13 +87,24 @@ def overview(evaluation: Evaluation) -> Table:
             f"{result.set}\n[dim]{result.role}[/]",
             plain(result.temperature),
             _two_lines(result.acceptance[DRAFTER].text),
-            *(number(result.acceptance[drafter].al) for drafter in evaluation.beside),
+            *(_beside(evaluation, result, drafter) for drafter in evaluation.beside),
             _two_lines(result.speed.get(evaluation.served_side, NO_SPEED).text),
             number(block.speedup, "×"),
             number(block.speedup_per_token),
             TEXT_STYLES.get(text, text),
         )
     return made
+
+
+def _beside(evaluation: Evaluation, result: SetResult, drafter: str) -> str:
+    """Return AL, and the speedup over AR below it."""
+    speed = evaluation.speed_of(result, drafter) or NO_SPEED
+    return f"{number(result.al_of(drafter))}\n{number(speed.speedup, '×')}"
+
+
+def _al_and_speed(evaluation: Evaluation, result: SetResult, drafter: str) -> tuple[str, str]:
+    speed = evaluation.speed_of(result, drafter) or NO_SPEED
+    return result.acceptance[drafter].text, speed.text
 
 
 def lines(evaluation: Evaluation) -> list[str]:

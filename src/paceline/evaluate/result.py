@@ -17,6 +17,7 @@ from paceline.core.documents import Document, checked, read_json_object
 from paceline.core.field_types import Between, Several
 from paceline.core.rounds import AR
 from paceline.drafters.spec import BASELINES, REMEMBERING
+from paceline.evaluate.gap import ProductionGap, production_gaps
 from paceline.evaluate.served import EvaluatedEngine
 
 FORMAT: Final = "paceline-evaluation/1"
@@ -184,6 +185,11 @@ class SetResult(SetNumbers):
     grammar: GrammarDigest | None = None
     rows: list[RequestRow]
 
+    def al_of(self, drafter: str) -> float | None:
+        """Return the AL of one of DRAFTERS, None where it has no rounds."""
+        acceptance = self.acceptance.get(drafter)
+        return None if acceptance is None else acceptance.al
+
     @property
     def bound_note(self) -> str | None:
         """The sentence on bound answers; None where all answers are free."""
@@ -279,6 +285,17 @@ class Evaluation(Document):
     def served_side(self) -> str:
         """The side whose speed users get: the policy of the engine, where it has one."""
         return POLICY if any(POLICY in result.speed for result in self.results) else BLOCK
+
+    def speed_of(self, result: SetResult, drafter: str) -> SpeedNumbers | None:
+        """Return the speed of a drafter with the policy that users get, None where it was not
+        timed."""
+        side = self.served_side if drafter == DRAFTER else f"{drafter}/{THROUGHPUT}"
+        return result.speed.get(side)
+
+    @property
+    def gaps(self) -> list[ProductionGap]:
+        """The production gap of every drafter at every temperature; [] without foreign prompts."""
+        return production_gaps(self.results, self.names, self.settings.temperatures)
 
     def policy_name(self, side: str) -> str:
         """Return what reports call the policy of a side."""

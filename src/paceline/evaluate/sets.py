@@ -6,6 +6,7 @@ code=prompts.jsonl        JSONL or text in any form that `paceline bench --promp
 mine=./chitchat           a set that `paceline synth` wrote: its held-out rows
 near=./chitchat:neighbour another choice of its rows, one of CHOICES
 own=prompts.jsonl:on_task a file of what the drafter is for; other files are out of domain
+far=prompts.jsonl:foreign a file of the same task in prompts from elsewhere
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from paceline.dataset.training_set import (
     read_manifest,
     read_rows,
 )
+from paceline.evaluate.gap import FOREIGN, ON_TASK, OUT_OF_DOMAIN
 
 # Which rows of a synth set: their split, and of that split which part (None: all of it).
 CHOICES: dict[str, tuple[str, str | None]] = {
@@ -32,8 +34,9 @@ CHOICES: dict[str, tuple[str, str | None]] = {
     "on_task": ("held_out", "on_task"),
     "replay": ("held_out", "replay"),
     "neighbour": ("neighbour", None),
+    "foreign": ("foreign", None),
 }
-ON_TASK, OUT_OF_DOMAIN = "on task", "out of domain"
+ROLES = {"foreign": FOREIGN, "replay": OUT_OF_DOMAIN, "neighbour": OUT_OF_DOMAIN}  # else ON_TASK
 EXPECTED = (
     "[NAME=]PATH[:CHOICE] with a folder that `paceline synth` wrote, a file of prompts (JSON, "
     "JSONL or text), or a shipped set: " + ", ".join(shipped())
@@ -110,16 +113,17 @@ def _parse(value: str) -> SetSpec:
         if not (Path(path) / MANIFEST).is_file():
             raise InvalidRequest("sets", value, f"a folder with {MANIFEST}, as synth writes it")
         choice = choice or "held_out"
-        role = OUT_OF_DOMAIN if choice == "neighbour" else ON_TASK
+        role = ROLES.get(choice, ON_TASK)
         folder = Path(path).resolve().name
         usual = folder if choice == "held_out" else f"{folder} {choice}"
         return SetSpec(name or usual, path, choice, role)
     if path not in shipped() and not Path(path).is_file():
         raise InvalidRequest("sets", value, EXPECTED)
-    if choice not in ("", "on_task"):
-        expected = "nothing or :on_task after prompts; only sets of synth have splits"
+    if choice not in ("", "on_task", "foreign"):
+        expected = "nothing, :on_task or :foreign after prompts; only sets of synth have splits"
         raise InvalidRequest("sets", value, expected)
-    return SetSpec(name or Path(path).stem, path, role=ON_TASK if choice else OUT_OF_DOMAIN)
+    role = ROLES.get(choice, ON_TASK) if choice else OUT_OF_DOMAIN
+    return SetSpec(name or Path(path).stem, path, role=role)
 
 
 def load_set(spec: SetSpec, encode: Encode, *, prompts: int, fits: int, answers: int) -> EvalSet:

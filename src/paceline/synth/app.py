@@ -17,14 +17,16 @@ from paceline.synth.bounds import AnswerBounds, AppTool, GrammarSpec, grammar_bo
 from paceline.synth.source_spec import (
     AnySource,
     AtLeastOne,
+    DerivedSource,
     Numbers,
     Template,
     Texts,
+    WrittenSource,
     YamlDocument,
 )
 from paceline.synth.texts import parse_yaml
 
-MIX = {"on_task": 0.75, "replay": 0.15, "neighbour": 0.1}
+MIX = {"on_task": 0.75, "replay": 0.15, "neighbour": 0.1, "foreign": 0.05}
 Share = Annotated[float, Between(0, 1)]
 AboveZero = Annotated[float, Between(1e-6, 1)]
 
@@ -64,6 +66,7 @@ class Mix(YamlDocument):
     on_task: Share = 0.0
     replay: Share = 0.0
     neighbour: Share = 0.0
+    foreign: Share = 0.0
 
 
 class Size(YamlDocument):
@@ -124,7 +127,8 @@ class App(YamlDocument):
     )
     sources: list[AnySource] = about("where prompts come from, below")
     mix: Mix | None = about(
-        "shares of `on_task`, `replay` and `neighbour` among the prompts, adding up to 1",
+        "shares of `on_task`, `replay`, `neighbour` and `foreign` among the prompts, adding up "
+        "to 1",
         None,
         f"{', '.join(map(str, MIX.values()))} of those that have sources",
     )
@@ -135,7 +139,9 @@ class App(YamlDocument):
         "as the sources' weights",
     )
     held_out: Annotated[float, Between(0, 0.5)] = about(
-        "share of the on-task and replay prompts that nobody trains on", 0.05
+        "share of the on-task and replay prompts that nobody trains on; of prompts made from "
+        "phrases or `starts`, whole phrases and starts",
+        0.05,
     )
     size: Size = about(
         "`{rows: N}` or `{answer_tokens: N}` (`--rows` overrides it)", Size(rows=1000), "1000 rows"
@@ -203,16 +209,34 @@ class App(YamlDocument):
         for index, name in enumerate(names):
             if name in names[:index]:
                 raise InvalidRequest(f"sources[{index}].name", name, "a name of its own")
-        if self._parts() == ["neighbour"]:
+        if not {"on_task", "replay"} & set(self._parts()):
             expected = "a source that may be trained on: on_task or replay"
             raise InvalidRequest("sources", names, expected)
         self._check_mix()
+        self._check_derived()
         spoken = {source.language for source in self.sources}
         if self.languages is not None and set(self.languages) != spoken:
             expected = (
                 f"a list or a mapping with the sources' languages: {', '.join(sorted(spoken))}"
             )
             raise InvalidRequest("languages", self.languages, expected)
+
+    def _check_derived(self) -> None:
+        """Raise InvalidRequest for a source of prompts that are not there, or not to be learnt."""
+        above: dict[str, AnySource] = {}
+        for index, source in enumerate(self.sources):
+            if isinstance(source, DerivedSource):
+                base, field = above.get(source.of), f"sources[{index}].of"
+                if base is None or isinstance(base, WrittenSource):
+                    expected = "the name of a source above it with prompts of its own"
+                    raise InvalidRequest(field, source.of, expected)
+                if base.part in ("neighbour", "foreign") and source.part != base.part:
+                    expected = f"a source that may be trained on, or part: {base.part} here too"
+                    raise InvalidRequest(field, source.of, expected)
+                if base.user_data and not source.user_data:
+                    expected = "true: its prompts are made from users' own data"
+                    raise InvalidRequest(f"sources[{index}].user_data", False, expected)
+            above[source.name] = source
 
     def _check_mix(self) -> None:
         """Raise InvalidRequest for a share that no source can fill."""

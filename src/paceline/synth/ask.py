@@ -19,7 +19,7 @@ from paceline.synth.answer import Ask, TargetAnswer
 from paceline.synth.app import App
 from paceline.synth.plan import Item
 from paceline.synth.prompts import Message, SourcePrompt, keyed, make_prompt
-from paceline.synth.source_spec import AnySource, TurnSource
+from paceline.synth.source_spec import AnySource, RewriteSource, TurnSource
 from paceline.synth.sources import Source
 
 CONTEXT = 2048  # longest row where neither the application nor the model says less
@@ -172,7 +172,10 @@ class Asker:
 
     def turn(self, item: Item) -> Ask:
         """Return the request for a user's turn (Magpie, arXiv 2406.08464): its prompt stops where
-        the user would begin to speak. Raises ItemDropped."""
+        the user would begin to speak. Where another prompt is to be said anew, the target is asked
+        for that. Raises ItemDropped."""
+        if item.base is not None:
+            return self._rewriting(item, item.base)
         spec, seed, turn = self._begun(item)
         if len(turn.ids) + spec.max_tokens > self.target.context:
             raise ItemDropped("too_long")
@@ -191,7 +194,7 @@ class Asker:
             raise ItemDropped(answer.fault)
         if answer.finish_reason != "stop":
             raise ItemDropped("turn_cut")
-        spec, _, turn = self._begun(item)
+        turn = OpenTurn("", (), (), ()) if item.base is not None else self._begun(item)[2]
         ends = self.target.loaded.eos_ids | set(turn.stop_ids)
         ids = answer.ids[:-1] if answer.ids and answer.ids[-1] in ends else answer.ids
         text = self.target.tokenizer.decode(ids, skip_special_tokens=False)
@@ -200,10 +203,34 @@ class Asker:
         text = (turn.start + text).strip()
         if "\ufffd" in text or any(token in text for token in self._special):
             raise ItemDropped("turn_undecodable")
-        prompt = make_prompt(text, str(item.number))
-        if prompt is None or not spec.length[0] <= len(prompt.text) <= spec.length[1]:
+        return self._prompt(item, text, turn.start)
+
+    def _prompt(self, item: Item, text: str, start: str) -> SourcePrompt:
+        """Return a prompt of what the target wrote. Raises ItemDropped."""
+        base = item.base
+        if base is None:
+            prompt = make_prompt(text, str(item.number), start)
+        else:
+            user = {"role": "user", "content": text.strip('"“”')}
+            prompt = make_prompt([*base.messages[:-1], user], base.place, base.family)
+        if prompt is None or not item.spec.length[0] <= len(prompt.text) <= item.spec.length[1]:
             raise ItemDropped("turn_length")
         return prompt
+
+    def _rewriting(self, item: Item, base: SourcePrompt) -> Ask:
+        """Return the request to say a prompt anew, as plain chat. Raises ItemDropped."""
+        spec = item.spec
+        assert isinstance(spec, RewriteSource)
+        way = spec.ways[base.place.partition(":")[0]]
+        messages = [{"role": "user", "content": way.ask.replace("{prompt}", base.text)}]
+        if any(token in base.text for token in self._special):
+            raise ItemDropped("special_token")
+        ids = encode_chat(self.target.tokenizer, messages, ())
+        if len(ids) + spec.max_tokens > self.target.context:
+            raise ItemDropped("too_long")
+        seed = keyed(self.app.seed, "turn", spec.name, item.number, item.sample)
+        params = SamplingParams(temperature=spec.temperature, max_tokens=spec.max_tokens, seed=seed)
+        return Ask(item.index, tuple(ids), params, tuple(messages))
 
     def _begun(self, item: Item) -> tuple[TurnSource, int, OpenTurn]:
         """Return the source, the seed and the beginning of a user's turn."""

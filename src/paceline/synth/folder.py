@@ -11,6 +11,13 @@ from pathlib import Path
 
 from paceline.core import InvalidRequest, PacelineError
 from paceline.dataset.folder_lock import LOCK
+from paceline.dataset.overlap import (
+    OVERLAP,
+    TextIndex,
+    answer_grams,
+    prompt_grams,
+    set_overlap,
+)
 from paceline.dataset.training_set import (
     MANIFEST,
     SPLITS,
@@ -24,13 +31,14 @@ from paceline.dataset.training_set import (
 )
 from paceline.synth.answer import Ask, TargetAnswer
 from paceline.synth.app import App
-from paceline.synth.plan import Item, split_of
+from paceline.synth.plan import Item
 from paceline.synth.prompts import SourcePrompt
+from paceline.synth.split import SPLIT, read_split
 
 PROMPTS = "prompts"  # count of the items of the plan that are done: a resumed run goes on there
 BYTES_PER_TOKEN = 4  # an int32 before it is compressed: an estimate on the safe side
 PROMPT_SHARE = 4  # tokens written for each token of an answer
-BOUND = "app: what answers are bound to"
+NEAR_DUPLICATE = "near_duplicate"
 
 
 class CannotWrite(PacelineError):
@@ -76,8 +84,6 @@ def open_set(folder: Path, fresh: Manifest, app: App, *, restart: bool = False) 
 
 def _same(folder: Path, manifest: Manifest, fresh: Manifest) -> Manifest:
     before, now = _making(manifest), _making(fresh)
-    if BOUND not in before:
-        now.pop(BOUND)  # a set that was begun before manifests said it
     names = [name for name in {**before, **now} if name in now or not name.startswith("target")]
     changed = [name for name in names if before.get(name) != now.get(name)]
     if changed:
@@ -94,13 +100,13 @@ def _making(manifest: Manifest) -> dict[str, object]:
     app, target = manifest.app, manifest.target
     described = {f"app: {name}": value for name, value in app.get("description", {}).items()}
     described.pop("app: size", None)
-    # The description may name a file, and tools compile to what their format is read to be.
-    bound = {BOUND: app["bound"]} if "bound" in app else {}
     return {
         **{f"target: {name}": value for name, value in target.items() if name != "name"},
         **described,
         "app: content of the sources": app.get("sources"),
-        **bound,
+        "app: how prompts are split": app.get(SPLIT),
+        # The description may name a file, and tools compile to what their format is read to be.
+        "app: what answers are bound to": app.get("bound"),
         "user_data": manifest.user_data,
     }
 
@@ -146,6 +152,8 @@ class ItemOutcome:
             temperature=ask.params.temperature,
             seed=item.seed,
             key=f"{prompt.key}.{item.sample}",
+            prompt=prompt.text,
+            origin=prompt.origin,
         )
 
 
@@ -155,6 +163,10 @@ class Collector:
 
     The rows that it keeps depend only on the outcomes, their order and the rows in the folder: a
     killed run ends with the same set. `pending` counts items that no shard holds yet.
+
+    No row is near to one on the other side of training (dataset.overlap): of two rows that are
+    near-duplicates, one of them trained on, the later one is dropped. Prompts are compared, and
+    answers where the application does not expect the same answer to many prompts.
     """
 
     def __init__(self, folder: Path, manifest: Manifest, app: App) -> None:
@@ -163,10 +175,15 @@ class Collector:
         self._sources: dict[str, str] = {}
         self._keys: set[str] = set()
         self._answers: Counter[bytes] = Counter()
+        rule = read_split(manifest.app)
+        assert rule is not None  # open_set() refuses a set without it
+        self._rule = rule
+        # by side, trained on or not: prompts, and answers
+        self._texts = {side: (TextIndex(), TextIndex()) for side in (True, False)}
         self._rows: dict[Split, list[TrainingRow]] = {split: [] for split in SPLITS}
         for split in SPLITS:
             for row in read_rows(folder, split):
-                self._remember(row)
+                self._remember(row, split)
 
     @property
     def done(self) -> int:
@@ -197,11 +214,14 @@ class Collector:
             reason = "duplicate_prompt"
         elif row is not None and self._answers[_answer(row)] >= self.app.same_answer:
             reason = "duplicate_answer"
+        elif row is not None and self._is_near(row, self._split_of(row)):
+            reason = NEAR_DUPLICATE
         if reason is not None:
             self.counts[reason] += 1
         elif row is not None:
-            key = self._remember(row)
-            self._rows[split_of(row.part, key, self.app.held_out)].append(row)
+            split = self._split_of(row)
+            self._remember(row, split)
+            self._rows[split].append(row)
             self.counts["rows"] += 1
             self.counts[f"rows_{row.part}"] += 1
             self.counts["answer_tokens"] += row.answer_tokens
@@ -231,13 +251,37 @@ class Collector:
         self._rows = {split: [] for split in SPLITS}
         self.pending = 0
 
-    def _remember(self, row: TrainingRow) -> str:
-        """Remember the row for later duplicates; return the key of its prompt."""
-        prompt_key = row.key.partition(".")[0]
+    def finish(self) -> None:
+        """Write the rows that wait, and what the splits share with training into the manifest.
+        Raises CannotWrite."""
+        self.commit()
+        overlaps = set_overlap(self.folder)
+        self.manifest.app[OVERLAP] = {name: told.model_dump() for name, told in overlaps.items()}
+        self.commit()
+
+    def _split_of(self, row: TrainingRow) -> Split:
+        return self._rule.split_of(row.part, _prompt_key(row), row.origin)
+
+    def _is_near(self, row: TrainingRow, split: Split) -> bool:
+        """Return whether the other side of training has a near-duplicate of the row."""
+        prompts, answers = self._texts[split != "train"]
+        if prompts.has_near(prompt_grams(row.prompt)):
+            return True
+        return self.app.same_answer == 1 and answers.has_near(answer_grams(row))
+
+    def _remember(self, row: TrainingRow, split: Split) -> None:
+        """Remember the row for later duplicates."""
         self._keys.add(row.key)
-        self._sources[prompt_key] = row.source.partition("#")[0]
+        self._sources[_prompt_key(row)] = row.source.partition("#")[0]
         self._answers[_answer(row)] += 1
-        return prompt_key
+        prompts, answers = self._texts[split == "train"]
+        prompts.add(prompt_grams(row.prompt))
+        if self.app.same_answer == 1:
+            answers.add(answer_grams(row))
+
+
+def _prompt_key(row: TrainingRow) -> str:
+    return row.key.partition(".")[0]
 
 
 def _answer(row: TrainingRow) -> bytes:

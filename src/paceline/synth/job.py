@@ -23,6 +23,7 @@ from paceline.synth.folder import Collector, ItemOutcome, check_set, open_set
 from paceline.synth.plan import Item, plan
 from paceline.synth.source_spec import TurnSource
 from paceline.synth.sources import Source, read_sources
+from paceline.synth.split import SPLIT, split_rule
 from paceline.synth.wire import Wire
 
 # Nobody waits for one token here: prompts may make a step as long as the token budget lets them.
@@ -49,6 +50,7 @@ class SynthJob:
                 "description": {**app.given, "size": {app.size.unit: app.size.amount}},
                 "sources": [source.as_json() for source in self.sources],
                 "bound": None if binding is None else binding.model_dump(mode="json"),
+                SPLIT: split_rule(app, self.sources).model_dump(),
             },
             user_data=self.user_data,
         )
@@ -156,8 +158,7 @@ class Run:
                     progress(self)
         finally:
             self.answerer.close()
-        if self.collector.pending:
-            self.collector.commit()
+        self.collector.finish()
 
     def _fill(self) -> None:
         while self.answerer.capacity > 0:

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from paceline.dataset.training_set import Split
 from paceline.synth.app import App
-from paceline.synth.prompts import SourcePrompt, keyed, share_of
-from paceline.synth.source_spec import AnySource, TurnSource
+from paceline.synth.prompts import SourcePrompt, keyed
+from paceline.synth.source_spec import AnySource, RewriteSource, TurnSource
 from paceline.synth.sources import Source
 
 T = TypeVar("T")
@@ -18,7 +17,8 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class Item:
     """A row to be made: item `index` of the plan. The target still has to write the prompt where
-    `prompt` is None. `number` counts the items of the source, `sample` the answers to a prompt."""
+    `prompt` is None; where it says another prompt anew, `base` is that one. `number` counts the
+    items of the source, `sample` the answers to a prompt."""
 
     index: int
     spec: AnySource
@@ -26,11 +26,12 @@ class Item:
     number: int
     sample: int
     seed: int
+    base: SourcePrompt | None = None
 
     @property
     def source(self) -> str:
-        place = self.number if self.prompt is None else self.prompt.place
-        return f"{self.spec.name}#{place}"
+        known = self.prompt or self.base
+        return f"{self.spec.name}#{self.number if known is None else known.place}"
 
 
 class ShareQueue(Generic[T]):
@@ -72,7 +73,10 @@ def plan(app: App, sources: Sequence[Source]) -> Iterator[Item]:
             continue
         prompt, number, sample = turn
         seed = keyed(app.seed, "answer", spec.name, prompt.key if prompt else number, sample)
-        yield Item(index, spec, prompt, number, sample, seed)
+        if isinstance(spec, RewriteSource):
+            yield Item(index, spec, None, number, sample, seed, prompt)
+        else:
+            yield Item(index, spec, prompt, number, sample, seed)
         part.taken += 1
         source.taken += 1
         index += 1
@@ -122,10 +126,3 @@ def available(source: Source) -> int | None:
     if isinstance(source.spec, TurnSource):
         return source.spec.count
     return len(source.prompts) * source.spec.samples
-
-
-def split_of(part: str, key: str, held_out: float) -> Split:
-    """Choose the split by the prompt alone: it is the same in every set that is ever made."""
-    if part == "neighbour":
-        return "neighbour"
-    return "held_out" if share_of(key) < held_out else "train"

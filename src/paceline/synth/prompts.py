@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import hashlib
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import TypeGuard, TypeVar
 
+Name = TypeVar("Name")
 Message = dict[str, str]
 ROLES = ("system", "user", "assistant")
 
 
 @dataclass(frozen=True, slots=True)
 class SourcePrompt:
-    """A conversation that ends with the user's turn. `place` is its place in its source."""
+    """A conversation that ends with the user's turn. `place` is its place in its source. `origin`
+    is what it was made from, as others were: a phrase, a beginning, or # and the key of another
+    prompt; "" where there is none."""
 
     messages: tuple[Message, ...]
     place: str
     key: str
+    origin: str = ""
 
     @property
     def text(self) -> str:
         """The last turn of the user."""
         return self.messages[-1]["content"]
 
+    @property
+    def family(self) -> str:
+        """The origin of prompts that are made from this one."""
+        return self.origin or f"#{self.key}"
 
-def make_prompt(value: object, place: str) -> SourcePrompt | None:
+
+def make_prompt(value: object, place: str, origin: str = "") -> SourcePrompt | None:
     """Make a prompt of a text, or of a list of messages, which is cut behind the user's last turn.
     Return None for any other value."""
     if isinstance(value, str):
@@ -45,7 +54,7 @@ def make_prompt(value: object, place: str) -> SourcePrompt | None:
         "".join(message["content"] for message in messages).encode()
     except UnicodeError:  # half a surrogate pair, which JSON can escape
         return None
-    return SourcePrompt(tuple(messages), place, prompt_key(messages))
+    return SourcePrompt(tuple(messages), place, prompt_key(messages), origin)
 
 
 def prompt_key(messages: Sequence[Message]) -> str:
@@ -68,6 +77,16 @@ def keyed(*parts: object) -> int:
     text = "\x1f".join(map(str, parts))
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1  # other servers take signed seeds
+
+
+def drawn(shares: Mapping[Name, float], *parts: object) -> Name:
+    """Draw a name by its share: always the same for equal parts."""
+    place = keyed(*parts) / 2**63 * sum(shares.values())
+    for name, share in shares.items():
+        place -= share
+        if place < 0:
+            return name
+    return list(shares)[-1]  # where the sum was rounded
 
 
 def _is_message(value: object) -> TypeGuard[Message]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sysconfig
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -51,7 +51,10 @@ def _absolute(paths: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
     return tuple(str(folder / Path(p.replace("{stdlib}", stdlib)).expanduser()) for p in paths)
 
 
+SHARES = "at least one, each with its share"
+Noise = Literal["typos", "fillers", "repeats", "bare"]
 AtLeastOne = Annotated[int, Between(1)]
+AboveZero = Annotated[float, Between(1e-6, 1e9)]
 Texts = Annotated[
     tuple[NonEmpty, ...],
     Expected("a text or a list of texts, none empty", bool),
@@ -114,7 +117,7 @@ class SourceSpec(YamlDocument):
         "`own`: as the application sends it, with its system prompt, template and "
         "grammar; `none`: plain chat",
         None,
-        "`own` on task, else `none`",
+        "`own` on task and foreign, else `none`",
     )
     template: Template = about(
         'put around each prompt, inside the application\'s, as `"Explain:\\n{prompt}"`', "{prompt}"
@@ -131,7 +134,8 @@ class SourceSpec(YamlDocument):
     @property
     def own_system(self) -> bool:
         """True when prompts are sent with the application's system prompt and grammar."""
-        return (self.system or ("own" if self.part == "on_task" else "none")) == "own"
+        own = "own" if self.part in ("on_task", "foreign") else "none"
+        return (self.system or own) == "own"
 
 
 class RecordSource(SourceSpec):
@@ -198,9 +202,80 @@ class TurnSource(SourceSpec):
         return self
 
 
-KINDS = (RecordSource, TextSource, PackageSource, PhraseSource, TurnSource)
-FileSource = RecordSource | TextSource | PhraseSource
+class LogSource(SourceSpec):
+    """Chat requests as they were sent to an OpenAI-compatible API, one a line (`{"messages": …}`,
+    or a line of a batch file). The file's first line states that their users agreed:
+    `{"consent": {"by": "who", "to": "what", "date": "when"}}`."""
+
+    kind: Literal["log"]
+    path: Paths = about("file, glob or folder")
+    user_data: bool = about("true: what users wrote always needs `--user-data`", True)
+
+    @model_validator(mode="after")
+    def _check_user_data(self) -> LogSource:
+        if not self.user_data:
+            raise InvalidRequest("user_data", False, "true: a log is users' own data")
+        return self
+
+
+class DerivedSource(SourceSpec):
+    """The fields of sources that are made from the prompts of another."""
+
+    of: NonEmpty = about("name of the source whose prompts are taken; it stands above this one")
+
+
+class NoisySource(DerivedSource):
+    """Prompts of another source with the noise of typing and speech; nothing else changes."""
+
+    kind: Literal["noisy"]
+    noise: Annotated[dict[Noise, AboveZero], Expected(SHARES, bool)] = about(
+        "kinds with their shares: `typos`, `fillers` (um, you know), `repeats` (my my order), "
+        "`bare` (no capitals, no punctuation). A prompt gets one of them",
+        lambda: dict.fromkeys(get_args(Noise), 1.0),
+        "all, with equal shares",
+    )
+
+
+class Rewording(YamlDocument):
+    """A way to say a prompt anew: what the target is asked, and its share of the source."""
+
+    ask: Template
+    share: AboveZero = 1.0
+
+
+class RewriteSource(DerivedSource):
+    """Prompts of another source, which the target says anew."""
+
+    kind: Literal["rewrite"]
+    ways: dict[NonEmpty, Rewording] = about(
+        "a mapping from a name, as `angry` or `short`, to `ask`, what the target is asked with "
+        "`{prompt}` in it once, and `share` (1.0). A prompt is said anew in one of them"
+    )
+    temperature: Annotated[float, Between(0, 100)] = about("temperature of the rewriting", 0.7)
+    max_tokens: AtLeastOne = about("longest prompt that the target writes, in tokens", 128)
+
+    @model_validator(mode="after")
+    def _check_ways(self) -> RewriteSource:
+        if not self.ways:
+            raise InvalidRequest("ways", self.ways, SHARES)
+        return self
+
+
+KINDS = (
+    RecordSource, TextSource, PackageSource, PhraseSource, TurnSource, LogSource, NoisySource,
+    RewriteSource,
+)  # fmt: skip
+FileSource = RecordSource | TextSource | PhraseSource | LogSource
+# Sources whose prompts the target writes, while the set is made.
+WrittenSource = TurnSource | RewriteSource
 AnySource = Annotated[
-    RecordSource | TextSource | PackageSource | PhraseSource | TurnSource,
+    RecordSource
+    | TextSource
+    | PackageSource
+    | PhraseSource
+    | TurnSource
+    | LogSource
+    | NoisySource
+    | RewriteSource,
     Field(discriminator="kind"),
 ]

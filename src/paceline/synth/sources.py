@@ -9,21 +9,26 @@ import io
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from glob import glob
 from importlib import metadata
 from pathlib import Path
 
 from paceline.core import InvalidRequest
+from paceline.synth.derive import noisy, reworded
+from paceline.synth.logs import logged_messages, read_consent
 from paceline.synth.prompts import SourcePrompt, keyed, make_prompt
 from paceline.synth.source_spec import (
     COUNT_OF_PHRASES,
     AnySource,
     FileSource,
+    LogSource,
+    NoisySource,
     PackageSource,
     PhraseSource,
     RecordSource,
+    RewriteSource,
     TextSource,
     TurnSource,
 )
@@ -66,27 +71,38 @@ def read_sources(specs: Sequence[AnySource], seed: int, user_data: bool = False)
             expected = "a source of public data; users' own data needs --user-data"
             raise InvalidRequest(f"sources[{index}].user_data", True, expected)
     taken: set[str] = set()
-    sources = []
+    sources: dict[str, Source] = {}
     for index, spec in enumerate(specs):
         try:
-            sources.append(_read(spec, seed, taken))
+            sources[spec.name] = _read(spec, seed, taken, sources)
         except InvalidRequest as error:
             raise error.within(f"sources[{index}]") from error
-    return sources
+    return list(sources.values())
 
 
-def _read(spec: AnySource, seed: int, taken: set[str]) -> Source:
+def _read(spec: AnySource, seed: int, taken: set[str], above: Mapping[str, Source]) -> Source:
     """Read one source without the prompts whose keys are in `taken`, and add its keys there.
+    `above` are the sources that stand above it, by name.
 
     The InvalidRequest that it raises names fields of the source.
     """
     if isinstance(spec, TurnSource):
         return Source(spec, spec.licence or "the target's own")
-    files = _named_files(spec)
-    source = Source(spec, _licence(spec))
-    for value, place in _values(spec, files, source.dropped):
+    if isinstance(spec, RewriteSource):
+        base = above[spec.of]
+        prompts = list(reworded(base.prompts, spec, seed))[: spec.count]
+        return Source(spec, spec.licence or base.licence, prompts, len(base.prompts))
+    if isinstance(spec, NoisySource):
+        base = above[spec.of]
+        source = Source(spec, spec.licence or base.licence)
+        values: Iterable[SourcePrompt | None] = noisy(base.prompts, spec, seed)
+    else:
+        files = _named_files(spec)
+        source = Source(spec, _licence(spec, files))
+        read = _values(spec, files, source.dropped)
+        values = (make_prompt(value, place, origin) for value, place, origin in read)
+    for prompt in values:
         source.found += 1
-        prompt = make_prompt(value, place)
         if prompt is None:
             source.dropped["no_text"] += 1
         elif not spec.length[0] <= len(prompt.text) <= spec.length[1]:
@@ -143,8 +159,11 @@ def _packaged(spec: PackageSource) -> set[Path]:
     }
 
 
-def _licence(spec: FileSource | PackageSource) -> str:
-    """Return the licence that the description states, or that of the package's own metadata."""
+def _licence(spec: FileSource | PackageSource, files: Mapping[str, Path]) -> str:
+    """Return the licence that the description states, or that of the package's own metadata; of a
+    log, what its users agreed to."""
+    if isinstance(spec, LogSource):
+        return "; ".join(sorted({read_consent(path, name) for name, path in files.items()}))
     if spec.licence or not isinstance(spec, PackageSource):
         return spec.licence or "not stated"
     about = metadata.metadata(spec.package).json
@@ -159,8 +178,8 @@ def _licence(spec: FileSource | PackageSource) -> str:
 
 def _values(
     spec: FileSource | PackageSource, files: dict[str, Path], dropped: Counter[str]
-) -> Iterator[tuple[object, str]]:
-    """Yield every value that may be a prompt, with its place."""
+) -> Iterator[tuple[object, str, str]]:
+    """Yield every value that may be a prompt, with its place and its origin."""
     for name, path in files.items():
         try:
             text = path.read_text("utf-8")
@@ -170,25 +189,33 @@ def _values(
                 continue
             expected = f"readable UTF-8 files; {name}: {error}"
             raise InvalidRequest("", spec.name, expected) from error
-        for number, value in enumerate(_texts(spec, name, text, dropped)):
-            yield value, f"{number}" if len(files) == 1 else f"{name}:{number}"
+        for number, (value, origin) in enumerate(_texts(spec, name, text, dropped)):
+            yield value, f"{number}" if len(files) == 1 else f"{name}:{number}", origin
 
 
 def _texts(
     spec: FileSource | PackageSource, name: str, text: str, dropped: Counter[str]
-) -> Iterable[object]:
+) -> Iterator[tuple[object, str]]:
+    """Yield the values of one file, each with its origin."""
     if isinstance(spec, PhraseSource):
         content = parse_yaml(text, name, "path")
-        return filled_phrases(content, spec.name, spec.count or COUNT_OF_PHRASES)
-    if not isinstance(spec, TextSource):
-        return _fields(spec, name, text, dropped)
-    if spec.unit == "paragraph":
-        return paragraphs(text, *spec.length)
-    try:
-        return list(functions(text))
-    except (SyntaxError, ValueError):
-        dropped["unreadable_file"] += 1
-        return ()
+        yield from filled_phrases(content, spec.name, spec.count or COUNT_OF_PHRASES)
+        return
+    values: Iterable[object]
+    if isinstance(spec, LogSource):
+        values = logged_messages(text, name, dropped)
+    elif not isinstance(spec, TextSource):
+        values = _fields(spec, name, text, dropped)
+    elif spec.unit == "paragraph":
+        values = paragraphs(text, *spec.length)
+    else:
+        try:
+            values = list(functions(text))
+        except (SyntaxError, ValueError):
+            dropped["unreadable_file"] += 1
+            values = ()
+    for value in values:
+        yield value, ""
 
 
 def _fields(

@@ -63,8 +63,9 @@ class Phrases(Document):
     slots: dict[str, SlotValues] = Field(default_factory=dict)
 
 
-def filled_phrases(content: object, source: str, count: int) -> Iterator[str]:
-    """Yield `count` texts, phrase after phrase, always the same for a source of this name.
+def filled_phrases(content: object, source: str, count: int) -> Iterator[tuple[str, str]]:
+    """Yield `count` texts, each with its phrase: phrase after phrase, and always the same for a
+    source of this name.
 
     Raises InvalidRequest for a file of another form, and for a slot without values.
     """
@@ -74,7 +75,7 @@ def filled_phrases(content: object, source: str, count: int) -> Iterator[str]:
         raise InvalidRequest(f"path.slots.{name}", file.slots.get(name), SLOT_VALUES)
     for number in range(count):
         phrase = file.phrases[number % len(file.phrases)]
-        yield _filled(phrase, file.slots, source, number)
+        yield _filled(phrase, file.slots, source, number), phrase
 
 
 def _filled(phrase: str, slots: Mapping[str, Sequence[str]], source: str, number: int) -> str:

@@ -3,8 +3,8 @@ uninterrupted run would have taken."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 
 from paceline.core import InvalidRequest
 from paceline.dataset.loops import loop_start
-from paceline.dataset.training_set import Manifest, TrainingRow, read_manifest, read_rows
+from paceline.dataset.training_set import PARTS, Manifest, Part, read_manifest, read_rows
 from paceline.training.config import TrainConfig
 from paceline.training.packs import Pick, Text, draw_anchors, random_for, valid_anchors
 
@@ -20,30 +20,31 @@ SHUFFLE = (1 << 32) - 1  # stands for the order where draws of a text have its n
 # A drafter's mask token was chosen when no text held it. A run that goes on from the drafter leaves
 # out texts with that token, up to this share of all; more of them are another kind of text.
 FEW = 0.01
-REPLAY = "replay"  # the part of a set that a drafter knew before, and is not to forget
 
 
-def texts_of(rows: Iterable[TrainingRow], max_tokens: int, first: int = 0) -> list[Text]:
-    """Return rows as texts, numbered from `first` on and cut to `max_tokens`. Texts without an
-    anchor are left out, and so are the loops of an answer."""
+def read_texts(
+    folders: Sequence[Path],
+    split: str,
+    max_tokens: int,
+    first: int = 0,
+    parts: Collection[str] = PARTS,
+) -> list[Text]:
+    """Read the texts of a split that are of these parts, numbered from `first` on and cut to
+    `max_tokens`. Texts without an anchor are left out, and so are the loops of an answer. Raises
+    InvalidRequest (field `sets`) where none is left."""
     texts: list[Text] = []
-    for row in rows:
-        ids = torch.tensor(row.ids[:max_tokens])
-        said = torch.zeros(len(ids), dtype=torch.bool)
-        for start, end in row.spans:
-            looping = loop_start(row.ids[start:end])
-            said[start : end if looping is None else start + looping] = True
-        if len(valid_anchors(said)):
-            end = int(said.nonzero()[-1]) + 1  # nobody looks behind it
-            texts.append(Text(first + len(texts), ids[:end], said[:end]))
-    return texts
-
-
-def read_texts(folders: Sequence[Path], split: str, max_tokens: int, first: int = 0) -> list[Text]:
-    """Return the texts of a split, as texts_of() does. Raises InvalidRequest (field `sets`) where
-    there is none."""
-    rows = (row for folder in folders for row in read_rows(folder, split))
-    texts = texts_of(rows, max_tokens, first)
+    for folder in folders:
+        for row in read_rows(folder, split):
+            if row.part not in parts:
+                continue
+            ids = torch.tensor(row.ids[:max_tokens])
+            said = torch.zeros(len(ids), dtype=torch.bool)
+            for start, end in row.spans:
+                looping = loop_start(row.ids[start:end])
+                said[start : end if looping is None else start + looping] = True
+            if len(valid_anchors(said)):
+                end = int(said.nonzero()[-1]) + 1  # nobody looks behind it
+                texts.append(Text(first + len(texts), ids[:end], said[:end]))
     if not texts:
         names = ", ".join(str(folder) for folder in folders)
         expected = f"a set whose split {split!r} has answers of two tokens or more"
@@ -96,15 +97,14 @@ class Data:
     held_out: dict[str, list[Text]]
     out_of_domain: dict[str, list[Text]]
     manifests: dict[str, Manifest]
+    foreign: dict[str, list[Text]] = field(default_factory=dict)
 
 
 def read_data(config: TrainConfig, target_identity: Mapping[str, str], most: int) -> Data:
-    """Read the texts of the sets: `held_out` is that split of the training sets and of the sets
-    named so; `out_of_domain` is their `neighbour` split and the sets named so.
-
-    Replay that a training set held out is watched like a set out of domain, as NAME/replay, where
-    the set has a task: among the task's texts a loss in replay would hide behind the task's gain.
-    """
+    """Read the texts of the sets. `held_out` is that split of the training sets and of the sets
+    named so, and `foreign` is that split of the same. `out_of_domain` is the `neighbour` split of
+    the training sets, and the sets named so; where a training set holds out text of its task, its
+    plain chat counts as out of domain too, as NAME/replay."""
     named = [(Path(folder).name, folder) for folder in config.sets]
     folders = dict(named)
     manifests: dict[str, Manifest] = {}
@@ -112,39 +112,46 @@ def read_data(config: TrainConfig, target_identity: Mapping[str, str], most: int
         if name in manifests:
             raise InvalidRequest("sets", name, "a name of its own for every set")
         manifests[name] = read_manifest(Path(folder))
-    for field, sets in (("held_out", config.held_out), ("out_of_domain", config.out_of_domain)):
+    for option, sets in (("held_out", config.held_out), ("out_of_domain", config.out_of_domain)):
         for name, folder in sets.items():
             if not manifests[name].of("held_out"):
-                raise InvalidRequest(field, folder, "a set with a held_out split")
+                raise InvalidRequest(option, folder, "a set with a held_out split")
     check_target(manifests, target_identity)
     texts = read_texts([Path(folder) for folder in config.sets], "train", most)
     count = len(texts)
     held: dict[str, list[Text]] = {}
     other: dict[str, list[Text]] = {}
+    foreign: dict[str, list[Text]] = {}
     for result, split, where in (
         (held, "held_out", folders | config.held_out),
+        (foreign, "foreign", folders | config.held_out),
         (other, "neighbour", folders),
         (other, "held_out", config.out_of_domain),
     ):
         for name, folder in where.items():
-            if manifests[name].of(split):
-                split_texts = read_texts([Path(folder)], split, most, count)
-                result[name] = _spread(split_texts, config.eval_texts)
-                count += len(split_texts)
-    for name, folder in folders.items():
-        rows = list(read_rows(Path(folder), "held_out"))
-        task = texts_of((row for row in rows if row.part != REPLAY), most, count)
-        replay = texts_of((row for row in rows if row.part == REPLAY), most, count + len(task))
-        if task and replay:
-            held[name] = _spread(task, config.eval_texts)
-            other[f"{name}/{REPLAY}"] = _spread(replay, config.eval_texts)
-            count += len(task) + len(replay)
+            groups = {name: PARTS}
+            if result is held and name in folders:
+                groups = _held_groups(name, Path(folder))
+            for group, parts in groups.items():
+                if manifests[name].of(split):
+                    split_texts = read_texts([Path(folder)], split, most, count, parts)
+                    judged = result if group == name else other
+                    judged[group] = _spread(split_texts, config.eval_texts)
+                    count += len(split_texts)
     if config.on_regression == "stop" and not other:
         raise InvalidRequest("on_regression", "stop", "a set out of domain to watch")
     if not held:
         expected = "a set with a held_out split, or NAME=FOLDER of another one that has it"
         raise InvalidRequest("held_out", config.held_out, expected)
-    return Data(texts, held, other, manifests)
+    return Data(texts, held, other, manifests, foreign)
+
+
+def _held_groups(name: str, folder: Path) -> dict[str, tuple[Part, ...]]:
+    """Return the parts of a training set's held-out split by the name that each is judged under."""
+    parts = {row.part for row in read_rows(folder, "held_out")}
+    if parts != {"on_task", "replay"}:
+        return {name: PARTS}
+    return {name: ("on_task",), f"{name}/replay": ("replay",)}
 
 
 def _spread(texts: list[Text], most: int) -> list[Text]:

@@ -109,14 +109,16 @@ class Progress:
         step: int,
         held: Mapping[str, Score],
         other: Mapping[str, Score],
+        foreign: Mapping[str, Score] | None = None,
         slots: float = 0.0,
         averaged: bool = False,
     ) -> bool:
         """Add an evaluation after `slots` learnt slots; return whether it is the best so far. In an
-        `averaged` one it was the average of the weights that was evaluated."""
+        `averaged` one it was the average of the weights that was evaluated. Foreign prompts of the
+        task are reported, and decide nothing."""
+        kinds = (("held_out", held), ("out_of_domain", other), ("foreign", foreign or {}))
         scores = {
-            kind: {name: asdict(score) for name, score in sets.items()}
-            for kind, sets in (("held_out", held), ("out_of_domain", other))
+            kind: {name: asdict(score) for name, score in sets.items()} for kind, sets in kinds
         }
         self.history.append({"step": step, "slots": slots, "averaged": averaged, **scores})
         length = mean_length(held)
@@ -175,10 +177,23 @@ class Progress:
         """Return the last evaluation for the log: AL incl. bonus and the acceptance of the first
         slot."""
         last, entries = self.history[-1], {}
-        for kind in ("held_out", "out_of_domain"):
+        for kind in ("held_out", "foreign", "out_of_domain"):
             for name, score in last[kind].items():
                 entries[f"{kind}/{name}/al"] = score["length"]
                 entries[f"{kind}/{name}/first"] = score["positions"][0]
+        for name, gap in production_gaps(last).items():
+            entries[f"gap/{name}"] = gap
         for name, share in self.regressions.items():
             entries[f"regression/{name}"] = share
         return entries
+
+
+def production_gaps(scores: Mapping[str, Any]) -> dict[str, float]:
+    """Return the production gap of each set in an entry of a history: AL on its held-out prompts
+    minus AL on its foreign ones. Entries of older runs have none."""
+    held, foreign = scores["held_out"], scores.get("foreign", {})
+    return {
+        name: held[name]["length"] - score["length"]
+        for name, score in foreign.items()
+        if name in held
+    }

@@ -15,11 +15,12 @@ from pathlib import Path
 import torch
 
 from paceline.bench.report.pages import render
+from paceline.dataset.overlap import OVERLAP, read_overlap
 from paceline.dataset.training_set import Manifest, write_whole
 from paceline.models.dflash.checkpoint import save_checkpoint
 from paceline.models.dflash.tensors import PREDECESSORS
 from paceline.training.config import TrainConfig
-from paceline.training.evaluation import Progress
+from paceline.training.evaluation import Progress, production_gaps
 from paceline.training.form import TrainingForm
 from paceline.training.provenance import (
     FORMAT,
@@ -130,6 +131,7 @@ def provenance(made: Made, form: TrainingForm, progress: Progress, step: int) ->
                 "app": manifest.app.get("description", {}).get("name"),
                 "tokens": sum(shard.answer_tokens for shard in manifest.of("train")),
                 "sources": manifest.app.get("sources", []),
+                "overlap": manifest.app.get(OVERLAP, {}),
             }
             for name, manifest in made.manifests.items()
         },
@@ -165,7 +167,15 @@ def card(provenance: Provenance, evaluation: str | None = None) -> str:
     rows = [(name, data) for stage in stages for name, data in stage["data"].items()]
     learnt = {data["digest"] for _, data in rows if data["trained_on"]}
     sets = {data["digest"]: (name, data, data["digest"] in learnt) for name, data in rows}
+    shared = [
+        f"{split} of {name}: {overlap.text}"
+        for name, data, learnt in sets.values()
+        if learnt
+        for split, overlap in read_overlap(data).items()
+    ]
     values = {
+        "shared": shared,
+        "gaps": production_gaps(provenance["scores"]),
         "begun": None if begun is None else begun["name"],
         "stages": stages,
         "sets": list(sets.values()),

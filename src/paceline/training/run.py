@@ -292,8 +292,9 @@ def line(step: int, numbers: Mapping[str, float]) -> str:
     if "forecast/al" in numbers:
         low, high = numbers["forecast/low"], numbers["forecast/high"]
         lengths[-1] += f" ({low:.2f} to {high:.2f})"
+    gaps = [f"production {k} {v:.2f}" for k, v in numbers.items() if k.startswith("gap/")]
     if "loss" not in numbers:
-        return ", ".join([f"step {step}", *lengths, *fallen])
+        return ", ".join([f"step {step}", *lengths, *gaps, *fallen])
     return (
         f"step {step}: loss {numbers['loss']:.3f}, {', '.join(lengths)}, "
         f"{numbers['slots_per_second']:.0f} slots/s, "

@@ -284,15 +284,17 @@ class Trainer:
     def _evaluate(self, log: Log) -> bool:
         """Evaluate the weights or their average, whichever is better; return whether the result is
         the best so far. Its drafter is written then."""
-        held_packs, other_packs = (
+        held_packs, other_packs, foreign_packs = (
             {name: list(self._evaluation_packs(texts)) for name, texts in sets.items()}
-            for sets in (self.data.held_out, self.data.out_of_domain)
+            for sets in (self.data.held_out, self.data.out_of_domain, self.data.foreign)
         )
         entries = self._compared(held_packs) if self.step else {}
         averaged = bool(entries) and entries["average/al"] > entries["weights/al"]
         with self.average.in_place() if averaged else nullcontext():
             held, other = self._scores(held_packs), self._scores(other_packs)
-            best = self.progress.add(self.step, held, other, self._costs.all_slots, averaged)
+            foreign = self._scores(foreign_packs)
+            slots = self._costs.all_slots
+            best = self.progress.add(self.step, held, other, foreign, slots, averaged)
             log(self.step, self.progress.numbers() | entries | self._forecast())
             if best and self.workers.first and self.step:
                 self.export(self.progress, self.step)
