@@ -6,8 +6,8 @@ drafter here drafts there too, from the same text; the text itself judges both.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from paceline.evaluate.paired import Difference, Numbers, difference
 SHORTFALL = 0.05  # of the acceptance length: what is less is no finding, however clear
 LONGER = 0.03  # of the acceptance length: what a longer draft must add to be worth a word
 EXPLAINS = 0.05  # of all rounds: so many more must a mistaken reading explain than the config
+FIRST_ROUNDS = 200  # that every mistaken reading drafts; most explain too few of them to go on
 OWN = "as its config says"
 
 
@@ -48,6 +49,12 @@ class Comparison:
     @property
     def count(self) -> int:
         return sum(len(each.anchors) for each in self.rounds)
+
+    def first(self, rounds: int) -> Comparison:
+        """Return the first answers that have so many rounds together, or all."""
+        before = np.cumsum([0, *(len(each.anchors) for each in self.rounds)])
+        count = int((before[:-1] < rounds).sum())
+        return replace(self, rounds=self.rounds[:count], expected=self.expected[:count])
 
     @property
     def achieved_al(self) -> float:
@@ -97,24 +104,21 @@ def reading_finding(compared: Comparison, target_theta: float) -> DoctorFinding:
     trained, name = compared.trained, "how the engine reads the checkpoint"
     longest = max(map(len, trained.texts.values()))
     own = _explained(compared, compared.expected)
-    readings = readings_of(trained, target_theta, compared.drafted, longest)
-    scored = []
-    for reading in readings:
-        counts = [
-            expected_accepted(trained, reading, each, compared.drafted) for each in compared.rounds
-        ]
-        scored.append((_explained(compared, counts), reading.label))
     share = _share(own)
-    if not scored:
+    readings = readings_of(trained, target_theta, compared.drafted, longest)
+    if not readings:
         return DoctorFinding(name, None, "there is no other reading to compare with")
+    healthy = (
+        f"its config explains {percent(share)} of the engine's rounds to the token, and none "
+        f"of {len(readings)} mistaken readings explains clearly more"
+    )
+    scored = [(_drafted_by(compared, each), each.label) for each in _likely(compared, readings)]
+    if not scored:
+        return DoctorFinding(name, True, healthy)
     best, label = max(scored, key=lambda pair: _share(pair[0]))
     gained = difference([a - b for a, b in zip(best, own, strict=True)])
     if not gained.is_clear or gained.mean < EXPLAINS:
-        evidence = (
-            f"its config explains {percent(share)} of the engine's rounds to the token, and none "
-            f"of {len(scored)} mistaken readings explains clearly more"
-        )
-        return DoctorFinding(name, True, evidence)
+        return DoctorFinding(name, True, healthy)
     ties = [
         other
         for explained, other in scored
@@ -178,6 +182,22 @@ def context_finding(compared: Comparison) -> DoctorFinding:
         return DoctorFinding(name, False, evidence, remedy)
     evidence = f"no length of context stands out; tokens a round short by context: {shown}"
     return DoctorFinding(name, True if len(edges) > 1 else None, evidence)
+
+
+def _likely(compared: Comparison, readings: Sequence[DrafterReading]) -> Iterator[DrafterReading]:
+    """Yield the readings that explain more of the first answers than the config does. Each draws a
+    whole block with the full head for every round, which takes minutes over all rounds."""
+    first = compared.first(FIRST_ROUNDS)
+    own = _share(_explained(first, first.expected))
+    for reading in readings:
+        if _share(_drafted_by(first, reading)) > own:
+            yield reading
+
+
+def _drafted_by(compared: Comparison, reading: DrafterReading) -> list[Numbers]:
+    trained, drafted = compared.trained, compared.drafted
+    counts = [expected_accepted(trained, reading, each, drafted) for each in compared.rounds]
+    return _explained(compared, counts)
 
 
 def _explained(compared: Comparison, counts: Sequence[Counts]) -> list[Numbers]:
