@@ -57,7 +57,7 @@ def test_a_run_is_described_in_one_line():
         form=form,
         data=SimpleNamespace(train=[text_of([1, 2, 3], ".xx")]),
         step=2,
-        total=4,
+        schedule=SimpleNamespace(ends="4 steps"),
     )
     told = describe(trainer, resumed=False)
     assert told.startswith("training 4 steps: DFlash, 2 layers, block 6, 1.0 M weights, head of 3")

@@ -28,7 +28,7 @@ def top_k(numbers: Tensor, count: int) -> Top:
     whole = length // GROUP * GROUP
     if numbers.is_cuda or whole <= 2 * count * GROUP:
         return Top(*numbers.topk(count, dim=-1))
-    groups = numbers[..., :whole].unflatten(-1, (-1, GROUP))
+    groups = numbers[..., :whole].view(*rows, -1, GROUP)  # no copy
     first = groups.amax(-1).topk(count, dim=-1).indices
     chosen = groups.gather(-2, first[..., None].expand(*first.shape, GROUP)).flatten(-2)
     places = (first[..., None] * GROUP + torch.arange(GROUP)).flatten(-2)
