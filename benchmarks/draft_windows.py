@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import pydoc_data.topics
+import sys
 from pathlib import Path
 
 from harness import machine, table
@@ -43,6 +44,26 @@ def before_loop(rounds: list[Round], ids: list[int]) -> list[Round]:
     return [round for round in rounds if end is None or round.position < end]
 
 
+def measured(llm: LLM, prompts: list[list[int]], tokens: int) -> tuple[list[float], list[int]]:
+    """AL and rounds of each drafter of `llm` over the same prompts."""
+    params = SamplingParams(temperature=0, max_tokens=tokens)
+    answers = {
+        name: llm.generate(prompts, params, {"drafter": name}) for name in llm.engine.drafters
+    }
+    texts = [[answer.token_ids for answer in side] for side in answers.values()]
+    if any(text != texts[0] for text in texts):
+        raise SystemExit("the window changed a text")
+    sides = [
+        SpeculationStats.of(
+            round
+            for answer in side
+            for round in before_loop(answer.choices[0].rounds, answer.token_ids)
+        )
+        for side in answers.values()
+    ]
+    return [side.acceptance_length or 1.0 for side in sides], [side.draft_rounds for side in sides]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
@@ -50,39 +71,31 @@ def main() -> None:
     parser.add_argument("--contexts", type=int, nargs="+", default=[100, 800, 2000, 5000])
     parser.add_argument("--questions", type=int, default=12)
     parser.add_argument("--tokens", type=int, default=96)
+    parser.add_argument("--dtype", default="bfloat16")
     args = parser.parse_args()
     drafters = [f"window=dflash:{args.drafter}", f"all=dflash:{args.drafter},window=0"]
     llm = LLM(
         args.model, drafters, draft_policy="fixed:7", prefix_cache=False, max_num_seqs=4,
-        max_model_len=max(args.contexts) + args.tokens + 100,
+        dtype=args.dtype, max_model_len=max(args.contexts) + args.tokens + 100,
     )  # fmt: skip
-    params = SamplingParams(temperature=0, max_tokens=args.tokens)
+    window = llm.engine.drafters["window"].window
     rows = []
     for context in args.contexts:
         prompts = [asked(llm, question, context) for question in QUESTIONS[: args.questions]]
-        answers = {
-            name: llm.generate(prompts, params, {"drafter": name}) for name in llm.engine.drafters
-        }
-        texts = [[answer.token_ids for answer in side] for side in answers.values()]
-        if texts[0] != texts[1]:
-            raise SystemExit(f"the window changed a text at {context} tokens of context")
-        lengths, rounds = [], 0
-        for side in answers.values():
-            kept = [
-                round
-                for answer in side
-                for round in before_loop(answer.choices[0].rounds, answer.token_ids)
-            ]
-            stats = SpeculationStats.of(kept)
-            lengths.append(stats.acceptance_length or 1.0)
-            rounds = stats.draft_rounds
+        (bounded, whole), rounds = measured(llm, prompts, args.tokens)
         mean = sum(map(len, prompts)) / len(prompts)
-        rows.append((f"{mean:.0f}", *lengths, lengths[0] / lengths[1], rounds))
-    window = llm.engine.drafters["window"].window
+        rows.append((f"{mean:.0f}", bounded, whole, bounded / whole, "; ".join(map(str, rounds))))
+        print(f"{context}: {rows[-1]}", file=sys.stderr, flush=True)
     table(
-        f"{Path(args.drafter).name} for {args.model}, {args.questions} questions, up to "
-        f"{args.tokens} tokens, T=0 ({machine()})",
-        ["prompt tokens", f"AL, window of {window}", "AL, all of the context", "÷", "rounds"],
+        f"{Path(args.drafter).name} for {args.model} in {args.dtype}, {args.questions} questions, "
+        f"up to {args.tokens} tokens, T=0 ({machine()})",
+        [
+            "prompt tokens",
+            f"AL, window of {window}",
+            "AL, all of the context",
+            "÷",
+            "rounds of each",
+        ],
         rows,
     )
 
