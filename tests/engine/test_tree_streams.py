@@ -82,7 +82,9 @@ def test_trees_change_no_token_under_a_grammar(make_engine: EngineFactory, tmp_p
     truth = expected(make_engine, work)
     engine = tree_engine(make_engine, tmp_path)
     plant_trees(engine, dflash_truth(truth, work), rate=0.9)
+    kept = watch_branches(engine)
     assert run(engine, work, together=4) == truth
+    assert len(kept) > 10, "hardly a branch stood"
 
 
 def test_trees_change_no_token_when_the_cost_chooses(

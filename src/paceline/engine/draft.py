@@ -15,7 +15,7 @@ from operator import eq
 import torch
 
 from paceline.core import CutReason, DraftBatch, DraftTree, SparseRow
-from paceline.engine.branches import Branch, split
+from paceline.engine.branches import Branch, allowed_part, split
 from paceline.engine.grammar import GrammarState
 
 # What a drafted token was drawn from: probabilities [vocabulary], or those of a few candidates.
@@ -143,6 +143,9 @@ def fitted(draft: Draft, grammar: GrammarState | None, limit: int, *, judged_by_
     tokens, origin = grammar.fit(list(draft.tokens), limit)
     kept = [place for place in origin if place is not None]
     left_out = len(kept) < len(draft.proposed) and len(origin) < limit
+    tree = None
+    if draft.tree is not None and len(kept) == len(tokens):
+        tree = allowed_part(draft.tree, grammar)
     return replace(
         draft,
         tokens=tokens,
@@ -150,7 +153,7 @@ def fitted(draft: Draft, grammar: GrammarState | None, limit: int, *, judged_by_
         forced=frozenset(place for place, source in enumerate(origin) if source is None),
         confidence=draft.confidence and [draft.confidence[place] for place in kept],
         cut_by=CutReason.GRAMMAR if left_out else draft.cut_by,
-        tree=None,  # nobody knows what the grammar would force along its paths
+        tree=tree,
     )
 
 
