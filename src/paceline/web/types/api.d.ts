@@ -1071,8 +1071,8 @@ export interface ShownPoint {
  * were committed, without the forced ones. `cut_by` says why fewer were verified than the request
  * allows. `confidence` is the drafter's own, for each proposed token. `step_requests` and
  * `step_rows` count all requests and rows of the step. Each of `verified_tokens` had a row; at
- * `forced_places` the grammar allowed one token only. `hidden_tokens` counts drafted tokens that are
- * not listed because they come from the text of other requests.
+ * `forced_places` the grammar allowed one token only. `hidden_tokens` counts drafted tokens that
+ * are not listed because they come from the text of other requests.
  */
 export interface ShownRound {
   request: string;
