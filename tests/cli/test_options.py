@@ -48,7 +48,8 @@ def test_every_engine_option_can_be_set() -> None:
     assert config.synthetic == (0.9, 0.5)
     defaults = dataclasses.asdict(EngineConfig())
     same = [name for name, value in dataclasses.asdict(config).items() if value == defaults[name]]
-    assert same == []
+    assert same == ["draft_tree"], "which rule synthetic refuses"
+    assert engine_config("--draft-tree", "7").draft_tree == 7
 
 
 def test_every_server_option_can_be_set() -> None:

@@ -21,6 +21,7 @@ ROUND = {
     "verified": 0,
     "accepted": 0,
     "forced": 0,
+    "beside": 0,
     "cut_by": "prompt",
     "part": None,
     "drafter": None,

@@ -5,7 +5,7 @@ No tensors and no torch here. Lengths are in tokens, times in seconds unless a n
 
 from __future__ import annotations
 
-from paceline.core.drafts import DraftBatch, KVSpec, SparseRow, Verdict
+from paceline.core.drafts import DraftBatch, DraftTree, KVSpec, SparseRow, Verdict
 from paceline.core.errors import CacheError, InvalidRequest, ModelError, PacelineError, QueueFull
 from paceline.core.params import (
     MAX_DRAFT_LEN,
@@ -32,6 +32,7 @@ __all__ = [
     "CutReason",
     "DraftBatch",
     "DraftPolicy",
+    "DraftTree",
     "ExplainedRound",
     "FinishReason",
     "Grammar",

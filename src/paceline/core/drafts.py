@@ -16,6 +16,21 @@ class SparseRow:
     probs: Array  # float [k], sums to 1
 
 
+class DraftTree(NamedTuple):
+    """Draft tokens with alternatives. Node i is `tokens[i]`, behind node `parents[i]`, which comes
+    before it, or behind the request's last token where that is -1; no two children of a node have
+    the same token. `chances[i]` is the drafter's estimate that node i is accepted given that its
+    parent is.
+
+    Nodes are in the order of their worth: the first n are a tree as well, for every n. The first
+    child of a node is the likeliest; the path of first children begins the chain beside the tree.
+    """
+
+    tokens: list[int]
+    parents: list[int]
+    chances: list[float]
+
+
 @dataclass(slots=True)
 class DraftBatch:
     """Draft tokens for a batch of requests, ragged: `tokens[i]` are those of the i-th request.
@@ -25,7 +40,8 @@ class DraftBatch:
     drafter's own estimate that token j is accepted given that those before it are. `parts[i]` names
     the part that made the i-th draft, of a drafter that has several. `from_others[i]` says that the
     i-th draft was looked up in the text of other requests: what of it is not committed must not be
-    shown to the client.
+    shown to the client. `trees[i]` holds alternatives to the i-th draft, which is then
+    deterministic; None: there are none.
     """
 
     tokens: list[list[int]]
@@ -33,6 +49,7 @@ class DraftBatch:
     confidence: list[list[float]] | None = None
     parts: list[str] | None = None
     from_others: list[bool] | None = None
+    trees: list[DraftTree | None] | None = None
 
     @property
     def lengths(self) -> list[int]:
@@ -40,6 +57,9 @@ class DraftBatch:
 
     def q_rows(self, index: int) -> list[Array] | None:
         return None if self.q is None else self.q[index]
+
+    def tree(self, index: int) -> DraftTree | None:
+        return None if self.trees is None else self.trees[index]
 
     def part(self, index: int) -> str | None:
         return None if self.parts is None else self.parts[index]

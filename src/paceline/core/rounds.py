@@ -81,6 +81,8 @@ class Round(NamedTuple):
     seconds         of the step, drafting included; `ar_seconds` of as many steps without drafts
     distance        under a lossy budget: the total variation that the round used
     replaced        draft tokens that stand in place of another one of the target's
+    beside          of a draft with alternatives: tokens that had a row beside those of its longest
+                    path, which `drafted` and `verified` count
     """
 
     position: int
@@ -98,6 +100,7 @@ class Round(NamedTuple):
     replaced: int = 0
     stream: StreamInfo | None = None
     step: StepInfo | None = None
+    beside: int = 0
 
     @property
     def tokens(self) -> int:

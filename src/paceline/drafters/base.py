@@ -140,6 +140,18 @@ class LookingUp(Protocol):
         ...
 
 
+@runtime_checkable
+class Branching(Protocol):
+    """A drafter that can propose alternatives to its drafts."""
+
+    def propose_trees(
+        self, requests: Sequence[Request], lengths: Sequence[int], nodes: Sequence[int]
+    ) -> DraftBatch:
+        """Do what propose() does, and give the i-th request a tree of up to `nodes[i]` nodes beside
+        its draft, no deeper than that. None for 0, and wherever the drafter has no alternatives."""
+        ...
+
+
 class Recorded(Protocol):
     """A network whose time can be recorded by part: see `models.batch`."""
 

@@ -11,16 +11,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from paceline.core import Request, SparseRow
+from paceline.core import DraftTree, Request, SparseRow
 from paceline.drafters.draw import Drawn, draw_token
+from paceline.drafters.trees import SlotToken, best_tree, independent
 from paceline.kernels import ops
 from paceline.models.dflash.batch import BlockOutput, DFlashNetwork
 from paceline.models.dflash.config import DFlashConfig, SecondGeneration
 from paceline.models.dflash.tensors import PREDECESSORS, SELECTOR_PROJECTION, SUCCESSORS
+
+TREE_WIDTH = 16  # tokens of a slot that a tree may take, as many as DFlash 2's selector sees
 
 
 class BlockDraws:
@@ -42,30 +46,61 @@ class BlockDraws:
         counts: Sequence[int],
         forced: Sequence[Sequence[int]],
         output: BlockOutput,
-    ) -> list[list[Drawn]]:
-        """Draw the tokens of each request's block, which has `counts[i]` slots.
+        nodes: Sequence[int],
+    ) -> tuple[list[list[Drawn]], list[DraftTree | None]]:
+        """Draw the tokens of each request's block, which has `counts[i]` slots, and make a tree of
+        up to `nodes[i]` nodes beside them; none for 0.
 
         `forced[i]` are tokens of the request that stand in the block's first slots. A draft goes on
         from them where the block foresaw them; otherwise there is none: its context is not there.
+        Such a draft has no tree, nor has one whose tokens are not the likeliest.
         """
         argmax, confidence = output.argmax.tolist(), output.confidence.tolist()
         drafts: list[list[Drawn]] = []
+        trees: list[DraftTree | None] = []
         end = 0
-        for request, count, expected in zip(requests, counts, forced, strict=True):
+        for request, count, expected, most in zip(requests, counts, forced, nodes, strict=True):
             rows = slice(end, end + count)
             end += count
+            tree = None
+            likeliest = request.params.greedy or self.how == "argmax"
+            branching = bool(most) and likeliest and not expected
             if not all(map(math.isfinite, confidence[rows])):
                 draft = []  # its context overflowed: no number, no draft
             elif self.selector is not None:
-                draft = self.selector.walk(request, output, rows, self.how)
-            elif request.params.greedy or self.how == "argmax":
+                block = self.selector.read(request, output, rows)
+                draft = block.walk(request, self.how)
+                if branching:
+                    tree = best_tree(block.successors, count, most)
+            elif likeliest:
                 pairs = zip(argmax[rows], confidence[rows], strict=True)
                 draft = [Drawn(token, None, sure) for token, sure in pairs]
+                if branching:
+                    slots = self._candidates(output, rows, draft)
+                    tree = best_tree(independent(slots), count, most)
             else:
                 draft = self._draw_rows(request, output, range(rows.start, end), len(expected))
             foreseen = [drawn.token for drawn in draft[: len(expected)]] == list(expected)
             drafts.append(draft[len(expected) :] if foreseen else [])
-        return drafts
+            trees.append(tree)
+        return drafts, trees
+
+    def _candidates(
+        self, output: BlockOutput, rows: slice, draft: Sequence[Drawn]
+    ) -> list[list[SlotToken]]:
+        """Return the likeliest tokens of each slot, the drafted one first."""
+        assert output.logits is not None
+        logits = output.logits[rows].float()
+        top, columns = torch.topk(logits, min(TREE_WIDTH, logits.shape[-1]), dim=-1)
+        chances = torch.exp(top - logits.logsumexp(-1, keepdim=True)).tolist()
+        ids = columns if self.head_ids is None else self.head_ids.to(columns.device)[columns]
+        slots = []
+        for drawn, tokens, shares in zip(draft, ids.tolist(), chances, strict=True):
+            pairs = zip(tokens, shares, strict=True)
+            others = [pair for pair in pairs if pair[0] != drawn.token]
+            ranked = [(drawn.token, drawn.confidence), *others]
+            slots.append([SlotToken(*pair, index) for index, pair in enumerate(ranked)])
+        return slots
 
     def _draw_rows(
         self, request: Request, output: BlockOutput, rows: range, forced: int
@@ -98,27 +133,18 @@ class CandidateWalk:
         self.weight_bytes = sum(tensor.nbytes for tensor in tensors)
 
     def walk(self, request: Request, output: BlockOutput, rows: slice, how: str) -> list[Drawn]:
-        """Draw the draft of one request, whose mask slots are `rows` of the output.
+        """Draw the draft of one request, as ScoredBlock says."""
+        return self.read(request, output, rows).walk(request, how)
 
-        `how` as in `drafters.draw`, over the candidates alone: "sample" gives q over them, which is
-        what the rules `token` and `block` need; the request's top_k, top_p and min_p do not narrow
-        it. The confidence is the largest probability of the scores.
-        """
+    def read(self, request: Request, output: BlockOutput, rows: slice) -> ScoredBlock:
+        """Score the candidates of one request, whose mask slots are `rows` of the output."""
         assert output.logits is not None and output.hidden is not None
         unary, columns = torch.topk(output.logits[rows], self._top_k, dim=-1)
         candidates = columns
         if self._head_ids is not None:
             candidates = self._head_ids.to(columns.device)[columns]
         table = self._scores(request.tokens[-1], candidates, unary, output.hidden[rows])
-        ids = candidates.cpu()
-        noise: Sequence[np.ndarray | None] = [None] * len(ids)
-        if not request.params.greedy and how != "argmax":
-            noise = list(self._noise(request, ids, how))
-        index, draft = 0, []
-        for scores, slot_ids, slot_noise in zip(table, ids, noise, strict=True):
-            index, drawn = _pick(request, scores[index], slot_ids, slot_noise, how)
-            draft.append(drawn)
-        return draft
+        return ScoredBlock(table, candidates.cpu())
 
     def _scores(
         self, anchor: int, candidates: torch.Tensor, unary: torch.Tensor, hidden: torch.Tensor
@@ -132,9 +158,42 @@ class CandidateWalk:
         links = torch.bmm(reach, self._successors[candidates].float().transpose(1, 2))
         return (unary[:, None] + links).cpu().numpy()
 
-    @staticmethod
-    def _noise(request: Request, ids: torch.Tensor, how: str) -> np.ndarray:
+
+@dataclass(frozen=True, slots=True)
+class ScoredBlock:
+    """The candidates of a block and the selector's scores of them: `table` [slots, candidates of
+    the slot before, candidates], where before slot 0 all rows are alike, and `ids` [slots,
+    candidates]."""
+
+    table: np.ndarray
+    ids: torch.Tensor
+
+    def walk(self, request: Request, how: str) -> list[Drawn]:
+        """Draw the draft of a request.
+
+        `how` as in `drafters.draw`, over the candidates alone: "sample" gives q over them, which is
+        what the rules `token` and `block` need; the request's top_k, top_p and min_p do not narrow
+        it. The confidence is the largest probability of the scores.
+        """
+        noise: Sequence[np.ndarray | None] = [None] * len(self.ids)
+        if not request.params.greedy and how != "argmax":
+            noise = list(self._noise(request, how))
+        index, draft = 0, []
+        for scores, slot_ids, slot_noise in zip(self.table, self.ids, noise, strict=True):
+            index, drawn = _pick(request, scores[index], slot_ids, slot_noise, how)
+            draft.append(drawn)
+        return draft
+
+    def successors(self, slot: int, before: int) -> list[SlotToken]:
+        """Return a slot's candidates behind one of the slot before, the likeliest first."""
+        scores = self.table[slot, before]
+        chances, ids = _softmax(scores), self.ids[slot].tolist()
+        order = np.argsort(-scores, kind="stable").tolist()
+        return [SlotToken(ids[index], float(chances[index]), index) for index in order]
+
+    def _noise(self, request: Request, how: str) -> np.ndarray:
         """Return the noise of each slot's candidates: the target's own, or the draft's."""
+        ids = self.ids
         positions = request.position + torch.arange(len(ids))[:, None].expand_as(ids)
         keys = {"round_start": request.position, "role": ops.ROLE_DRAFT} if how == "sample" else {}
         noise = ops.gumbel_noise_of(ids, positions, request.seed, choice=request.choice, **keys)

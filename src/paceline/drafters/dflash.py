@@ -194,21 +194,31 @@ class DFlashDrafter(StatefulDrafter[_Context]):
         context = self.state(request)
         return 0 if context is None else context.leading
 
-    @torch.inference_mode()
     def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
+        return self.propose_trees(requests, lengths, [0] * len(requests))
+
+    @torch.inference_mode()
+    def propose_trees(
+        self, requests: Sequence[Request], lengths: Sequence[int], nodes: Sequence[int]
+    ) -> DraftBatch:
         drafts: list[list[Drawn]] = [[] for _ in requests]
         counts = list(map(self._slots, requests, lengths))
         asked = [index for index, count in enumerate(counts) if count]
         if not asked:
             return draft_batch(drafts)
         chosen, counts = [requests[i] for i in asked], [counts[i] for i in asked]
-        logits = self._draws.need_logits(chosen)
+        wanted = [nodes[i] for i in asked]
+        logits = any(wanted) or self._draws.need_logits(chosen)
         output = self.network.draft(self._blocks(chosen, counts), logits=logits)
         forced = [r.tokens[self._states[r.id, r.choice].end + 1 :] for r in chosen]
-        drawn = self._draws.draw(chosen, counts, forced, output)
+        drawn, trees = self._draws.draw(chosen, counts, forced, output, wanted)
         for index, draft in zip(asked, drawn, strict=True):
             drafts[index] = draft
-        return draft_batch(drafts)
+        batch = draft_batch(drafts)
+        if any(wanted):
+            by_index = dict(zip(asked, trees, strict=True))
+            batch.trees = [by_index.get(index) for index in range(len(requests))]
+        return batch
 
     def _slots(self, request: Request, length: int) -> int:
         """Return the number of slots to predict, as far as this drafter's positions reach.

@@ -130,7 +130,15 @@ class HybridDrafter(StatefulDrafter[Standing]):
 
     def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
         """Return DFlash's drafts."""
-        drafted = self.dflash.propose(requests, lengths)
+        return self._noted(requests, self.dflash.propose(requests, lengths))
+
+    def propose_trees(
+        self, requests: Sequence[Request], lengths: Sequence[int], nodes: Sequence[int]
+    ) -> DraftBatch:
+        return self._noted(requests, self.dflash.propose_trees(requests, lengths, nodes))
+
+    def _noted(self, requests: Sequence[Request], drafted: DraftBatch) -> DraftBatch:
+        """Return DFlash's drafts, which are kept to be judged by the text that comes."""
         drafted.parts = ["dflash"] * len(requests)
         for request, tokens in zip(requests, drafted.tokens, strict=True):
             standing = self._judged(request)

@@ -43,7 +43,7 @@ class Baseline:
         requests, decoding = len(scheduled), len(chosen)
         if not decoding:
             return []
-        drafted = sum([entry.draft.length for entry in scheduled])
+        drafted = sum([entry.draft.length + entry.draft.branch_rows for entry in scheduled])
         if not drafted:
             self._count(step + drafting, step)
             return [step] * decoding

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from paceline.core import DraftPolicy, InvalidRequest
-from paceline.drafters.base import Drafter, TargetInfo, Windowed
+from paceline.drafters.base import Branching, Drafter, TargetInfo, Windowed
 from paceline.drafters.kinds import BuildContext
 from paceline.drafters.spec import make_drafters
 from paceline.engine.config import EngineConfig
@@ -74,7 +74,7 @@ def load_parts(config: EngineConfig, loaded: LoadedModel | None = None) -> Parts
     plan = plan_memory(
         config, target=network, drafters=drafters.values(), max_context=loaded.max_context
     )
-    network.allocate_kv(plan.num_blocks)
+    network.allocate_kv(plan.num_blocks + plan.branch_blocks)
     try_out(network, loaded.name, longest=plan.max_model_len)
     target = target_info(loaded, network, plan)
     for drafter in drafters.values():
@@ -141,7 +141,7 @@ def _windows(drafters: Mapping[str, Drafter]) -> list[int | None]:
 def drafters_for(config: EngineConfig, loaded: LoadedModel | None) -> dict[str, Drafter]:
     """Build the drafters that the config names for a target.
 
-    Raises InvalidRequest for a draft policy or a window that none of them can follow.
+    Raises InvalidRequest for a draft policy, a window or trees that none of them can follow.
     """
     drafters = make_drafters(config.drafter_specs, build_context(config, loaded))
     length = DraftPolicy.parse(config.draft_policy).length
@@ -152,6 +152,9 @@ def drafters_for(config: EngineConfig, loaded: LoadedModel | None) -> dict[str, 
     if config.draft_window is not None and not _windows(drafters):
         expected = "a DFlash drafter beside it: nobody else looks at a window"
         raise InvalidRequest("draft_window", config.draft_window, expected)
+    if config.draft_tree and not any(isinstance(d, Branching) for d in drafters.values()):
+        expected = "0, or a DFlash drafter beside it: nobody else proposes alternatives"
+        raise InvalidRequest("draft_tree", config.draft_tree, expected)
     return drafters
 
 

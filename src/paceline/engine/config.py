@@ -73,6 +73,9 @@ class EngineConfig:
     draft_policy: Annotated[str, Flag(metavar="POLICY")] = "throughput"
     """draft lengths of requests that name no policy: `throughput` drafts as long as measured costs
     make it pay, `fixed` as long as the request allows, `fixed:k` up to k tokens, `off` never"""
+    draft_tree: Annotated[int, Between(0, words="0 or more nodes"), Flag(metavar="NODES")] = 0
+    """most tokens of a draft with alternatives, which a DFlash drafter then proposes (default: 0,
+    drafts without alternatives)"""
     holdback: Annotated[
         float, Between(0, 0.5, words="a share from 0 to 0.5"), Flag(metavar="SHARE")
     ] = 0.0
@@ -103,6 +106,9 @@ class EngineConfig:
         if (self.rule == "synthetic") != bool(self.synthetic):
             expected = "acceptance rates per position, with rule synthetic and only with it"
             raise InvalidRequest("synthetic", self.synthetic, expected)
+        if self.draft_tree and self.rule != "match":
+            expected = f"0 with rule {self.rule}: only match judges drafts with alternatives"
+            raise InvalidRequest("draft_tree", self.draft_tree, expected)
         if not all(0 <= rate <= 1 for rate in self.synthetic):
             raise InvalidRequest("synthetic", self.synthetic, "rates from 0 to 1")
 

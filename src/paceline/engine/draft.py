@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import takewhile
+from operator import eq
 
 import torch
 
-from paceline.core import CutReason, DraftBatch, SparseRow
+from paceline.core import CutReason, DraftBatch, DraftTree, SparseRow
+from paceline.engine.branches import Branch, allowed_part, split
 from paceline.engine.grammar import GrammarState
 
 # What a drafted token was drawn from: probabilities [vocabulary], or those of a few candidates.
@@ -34,6 +37,8 @@ class Draft:
     from_others   whether the draft was looked up in the text of other requests
     looked_up     whether it took no time: then it is not one that the drafter was asked for
     cut_by        why no more is verified than that; None where nothing cut the draft
+    tree          alternatives to `tokens`, as far as they are in it; None: there are none
+    branches      paths of the tree that are verified beside `tokens[:length]`, its trunk
     """
 
     proposed: Sequence[int] = ()
@@ -46,15 +51,43 @@ class Draft:
     from_others: bool = False
     looked_up: bool = False
     cut_by: CutReason | None = None
+    tree: DraftTree | None = None
+    branches: tuple[Branch, ...] = ()
 
     def __len__(self) -> int:
         """The draft length: how many tokens are verified."""
         return self.length
 
     @property
+    def most(self) -> int:
+        """The most tokens that can be verified, those of the tree included."""
+        return self.length if self.tree is None else len(self.tree.tokens)
+
+    @property
+    def depth(self) -> int:
+        """The most tokens of the draft that can stand: the length of its longest path."""
+        if not self.branches:
+            return self.length
+        return max(self.length, *(len(branch.tokens) for branch in self.branches))
+
+    @property
+    def branch_rows(self) -> int:
+        """How many tokens are verified beside those of the trunk."""
+        return sum([branch.count for branch in self.branches])
+
+    @property
     def verified(self) -> Sequence[int]:
         """The tokens that get a row."""
         return self.tokens[: self.length]
+
+    def path_to(self, committed: Sequence[int]) -> Sequence[int]:
+        """The verified path that goes furthest with the committed tokens; of several, the first."""
+
+        def shared(path: Sequence[int]) -> int:
+            return len(list(takewhile(bool, map(eq, path, committed))))
+
+        paths = [self.verified, *(branch.tokens for branch in self.branches)]
+        return max(paths, key=shared) if self.branches else self.verified
 
     @property
     def forced_verified(self) -> frozenset[int]:
@@ -91,6 +124,7 @@ def taken(
         from_others=batch.is_from_others(index),
         looked_up=looked_up,
         cut_by=cut_by,
+        tree=batch.tree(index),
     )
 
 
@@ -109,6 +143,9 @@ def fitted(draft: Draft, grammar: GrammarState | None, limit: int, *, judged_by_
     tokens, origin = grammar.fit(list(draft.tokens), limit)
     kept = [place for place in origin if place is not None]
     left_out = len(kept) < len(draft.proposed) and len(origin) < limit
+    tree = None
+    if draft.tree is not None and len(kept) == len(tokens):
+        tree = allowed_part(draft.tree, grammar)
     return replace(
         draft,
         tokens=tokens,
@@ -116,11 +153,17 @@ def fitted(draft: Draft, grammar: GrammarState | None, limit: int, *, judged_by_
         forced=frozenset(place for place, source in enumerate(origin) if source is None),
         confidence=draft.confidence and [draft.confidence[place] for place in kept],
         cut_by=CutReason.GRAMMAR if left_out else draft.cut_by,
+        tree=tree,
     )
 
 
 def shortened(draft: Draft, length: int) -> Draft:
-    """The draft with its first `length` tokens verified: more would cost more than they bring."""
+    """The draft with `length` tokens verified, the first ones or the best of its tree: more would
+    cost more than they bring."""
+    if draft.tree is not None:
+        trunk, branches = split(draft.tree, length, draft.tokens)
+        cut = replace(draft, length=trunk, branches=branches)
+        return cut if branches or trunk == draft.length else cut.because(CutReason.COST)
     if length >= draft.length:
         return draft
     return replace(draft, length=length, cut_by=CutReason.COST)

@@ -10,11 +10,20 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from paceline.core import CutReason, Request
+from paceline.core import CutReason, DraftBatch, Request
 from paceline.core.spans import OFF, Spans
-from paceline.drafters.base import Drafter, LookingUp, Networked, ObservedRows, longest_proposed
+from paceline.drafters.base import (
+    Branching,
+    Drafter,
+    LookingUp,
+    Networked,
+    ObservedRows,
+    longest_proposed,
+)
 from paceline.engine.backlog import Backlog
+from paceline.engine.branches import TreeRoom
 from paceline.engine.costs import Costs, DraftCost
 from paceline.engine.draft import Draft, fitted, no_draft, shortened, taken
 from paceline.engine.kv_cache import KVCache
@@ -31,6 +40,7 @@ class Drafting:
     """The registered drafters by name, and the controller of draft lengths.
 
     `needs_q` says that the verification rule judges sampled drafts by the q they were drawn from.
+    `room` is that for trees; None: drafts are chains.
     """
 
     def __init__(
@@ -41,8 +51,10 @@ class Drafting:
         costs: Costs,
         *,
         needs_q: bool,
+        room: TreeRoom | None = None,
     ) -> None:
         self.drafters, self._cache, self._needs_q = drafters, cache, needs_q
+        self.room = room
         self._grammars = grammars
         self._looking_up: set[str] = set()
         self.use(costs)
@@ -247,7 +259,7 @@ class Drafting:
         start = time.perf_counter()
         requests, lengths = [e.request for e, _ in asked], [length for _, length in asked]
         with self._spans("propose"):
-            batch = self.drafters[name].propose(requests, lengths)
+            batch = self._proposed(self.drafters[name], requests, lengths)
         seconds = time.perf_counter() - start
         for index, (entry, length) in enumerate(asked):
             if entry.draft.looked_up and not batch.tokens[index]:
@@ -261,6 +273,15 @@ class Drafting:
         if longest:
             self.costs.of(name).add_proposal(lengths, longest, seconds)
 
+    def _proposed(
+        self, drafter: Drafter, requests: Sequence[Request], lengths: Sequence[int]
+    ) -> DraftBatch:
+        if self.room is not None and isinstance(drafter, Branching):
+            nodes = [0 if r.speculative.lossy else self.room.nodes for r in requests]
+            if any(nodes):
+                return drafter.propose_trees(requests, lengths, nodes)
+        return drafter.propose(requests, lengths)
+
     def _fitted(self, entry: Scheduled, draft: Draft) -> Draft:
         grammar = self._grammars.of(entry.request)
         return fitted(draft, grammar, entry.draft_limit, judged_by_q=self._needs_q)
@@ -269,7 +290,7 @@ class Drafting:
         """Leave of each draft what is worth verifying. One that was sampled and is judged by its q
         stays whole: a cut that has seen the drawn tokens would bias the output."""
         whole = self._needs_q and self.lengths.anticipating
-        drafted = [e for e in scheduled if e.draft and not (whole and e.draft.q is not None)]
+        drafted = [e for e in scheduled if e.draft.most and not (whole and e.draft.q is not None)]
         if not drafted:
             return
         plain, decoding = _plain_rows(scheduled)
@@ -277,6 +298,17 @@ class Drafting:
         lengths = self.lengths.verify_lengths(drafted, rows=rows, decoding=decoding)
         for entry, length in zip(drafted, lengths, strict=True):
             entry.draft = shortened(entry.draft, length)
+        if self.room is not None:
+            self._place_branches(self.room, drafted, rows)
+
+    def _place_branches(self, room: TreeRoom, drafted: Sequence[Scheduled], rows: int) -> None:
+        """Find room for the branches of drafts, in a step with so many rows of others."""
+        room.begin_step(rows + sum(len(entry.draft) for entry in drafted))
+        for entry in drafted:
+            if entry.draft.branches:
+                anchor = entry.start + entry.count - 1
+                branches = room.place(entry.draft.branches, entry.draft.length, anchor)
+                entry.draft = replace(entry.draft, branches=branches)
 
     def key(self, name: str) -> str:
         """Return the name of a drafter's KV, which no other version of it shares."""

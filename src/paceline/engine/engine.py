@@ -20,6 +20,7 @@ from paceline.core.spans import OFF, Spans
 from paceline.drafters.base import Drafter, ObservedRows
 from paceline.engine.admission import Admission
 from paceline.engine.baseline import Baseline
+from paceline.engine.branches import TreeRoom
 from paceline.engine.config import EngineConfig, EngineStats
 from paceline.engine.costs import Costs
 from paceline.engine.draft import no_draft
@@ -92,12 +93,22 @@ class Engine:
             share=PromptShare(config.max_stretch, config.ttft_goal, config.tpot_goal),
             most_scored=max(1, SCORED_BYTES // (4 * network.vocab_size)),
         )
-        self.runner = Runner(network, max_num_seqs=config.max_num_seqs, max_model_len=max_model_len)
+        self.runner = Runner(
+            network,
+            max_num_seqs=config.max_num_seqs,
+            max_model_len=max_model_len,
+            branches=plan.branch_blocks,
+        )
         verifier = make_verifier(config.rule, config.synthetic)
         self._rounds = RoundMaker(self.drafters, config.rule)
         self.grammars = Grammars(Compiler(tokenizer, network.vocab_size, eos_ids))
+        room = None
+        if config.draft_tree:
+            room = TreeRoom(
+                config.draft_tree, config.token_budget, plan.num_blocks, plan.branch_blocks
+            )
         self.drafting = Drafting(
-            self.drafters, self.cache, self.grammars, costs, needs_q=verifier.needs_q
+            self.drafters, self.cache, self.grammars, costs, needs_q=verifier.needs_q, room=room
         )
         self._counters = EngineStats()
         self._roster = Roster(
@@ -112,7 +123,7 @@ class Engine:
         )
         specs = dict(zip(drafters, config.drafter_specs, strict=True))
         self.lineup = Lineup(self.drafters, specs, self.drafting, self._roster)
-        self._judge = Judge(verifier, self.drafting, self._roster)
+        self._judge = Judge(verifier, self.drafting, self._roster, self.runner)
         self.baseline = Baseline()
         self.admit_by(
             Admission(
@@ -310,7 +321,7 @@ class Engine:
     ) -> list[OutputDelta]:
         """Make the rounds of a step that took `seconds`, and `drafting` beside it, count them, and
         return the delta of each stream that got tokens."""
-        cost, rows = self.scheduler.cost, sum([entry.rows for entry in scheduled])
+        cost, rows = self.scheduler.cost, sum([entry.all_rows for entry in scheduled])
         step = StepInfo(time.time(), len(scheduled), rows, drafting, seconds)
         chosen = [len(j.commit.kinds) - j.commit.kinds.count(TokenKind.FORCED) for j in judged]
         plain = self.baseline.add(cost, scheduled, chosen, seconds, drafting)

@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 
-from paceline.core import Grammar, InvalidRequest, PacelineError
+from paceline.core import DraftTree, Grammar, InvalidRequest, PacelineError
 from paceline.engine.grammar_bounds import check_grammar
 from paceline.engine.grammar_cache import GrammarCache, digest
 from paceline.engine.grammar_child import STACK, parser_limits
@@ -240,6 +240,15 @@ class GrammarState:
         if self._gave_up is not None and self._gave_up[0] <= row:
             raise GrammarFailed(self._gave_up[1])
 
+    @property
+    def gave_up_at(self) -> int | None:
+        """The row of the last masks that took more than llguidance may spend; None if none did."""
+        return None if self._gave_up is None else self._gave_up[0]
+
+    def forgive(self) -> None:
+        """Forget that: the row's token will not be chosen from its mask."""
+        self._gave_up = None
+
     def advance(self, token: int) -> None:
         """Take a token that was committed. Raises GrammarFailed when the grammar gives up on it."""
         if not self._matcher.consume_token(token):
@@ -280,6 +289,19 @@ class GrammarState:
             origin.append(at)
             at += 1
         return fitted, origin
+
+    def reachable(self, tree: DraftTree) -> list[bool]:
+        """Return which nodes of a draft tree the grammar allows behind their ancestors. A token
+        that leaves no choice behind it is left out: what follows is forced, and needs no row."""
+        ahead = {-1: self._matcher}
+        for node, (token, parent) in enumerate(zip(tree.tokens, tree.parents, strict=True)):
+            if parent in ahead:
+                matcher = ahead[parent].deep_copy()
+                if not matcher.try_consume_tokens([token]) or matcher.is_stopped():
+                    continue
+                if not matcher.compute_ff_tokens():
+                    ahead[node] = matcher
+        return [node in ahead for node in range(len(tree.tokens))]
 
     def valid(self, draft: Sequence[int]) -> int:
         """Return how many tokens of the draft the grammar allows."""

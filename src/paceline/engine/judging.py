@@ -13,8 +13,10 @@ from paceline.engine.drafting import Drafting
 from paceline.engine.masks import RowMasks
 from paceline.engine.output import Commit, Output
 from paceline.engine.roster import Roster
+from paceline.engine.runner import Runner
 from paceline.engine.sampler import NotFinite, TargetRows, draw_first, score_prompt
 from paceline.engine.scheduler import Plan, Scheduled
+from paceline.engine.tree_path import TreePath
 from paceline.engine.verify import Verifier, matches, verifier_for
 from paceline.models.batch import ForwardOutput
 
@@ -30,8 +32,11 @@ class JudgedRound(NamedTuple):
 class Judge:
     """Judges drafts by the rule of `verifier`."""
 
-    def __init__(self, verifier: Verifier, drafting: Drafting, roster: Roster) -> None:
+    def __init__(
+        self, verifier: Verifier, drafting: Drafting, roster: Roster, runner: Runner
+    ) -> None:
         self.verifier, self._drafting, self._roster = verifier, drafting, roster
+        self._runner = runner
         self.record(OFF)
 
     def record(self, spans: Spans) -> None:
@@ -54,10 +59,11 @@ class Judge:
             drawn = not self.verifier.needs_q and plan.samples_above_zero
             first = draw_first(plan.first_rows(), output.logits) if drawn else {}
         judged, observed, row, out, outputs = [], [], 0, 0, self._roster.outputs
+        branch_row, branch_out = plan.first_branch_rows
         for entry in plan.scheduled:
             request, before = entry.request, entry.request.computed
             scored, out = out, out + len(entry.scored)
-            end = out + entry.outputs
+            end, path = out + entry.outputs, None
             try:
                 if entry.scored:
                     places = range(
@@ -68,9 +74,7 @@ class Judge:
                     request.computed += entry.count
                     if request.prompt_only and not request.pending:
                         request.finish_reason = FinishReason.LENGTH
-                elif (stream := outputs[request.id]).plain and (
-                    not entry.draft.length or matches(request, self.verifier)
-                ):
+                elif self._is_plain(entry, stream := outputs[request.id]):
                     judged.append(
                         self._judge_plain(entry, stream, argmax[out:end], finite[out:end])
                     )
@@ -78,29 +82,45 @@ class Judge:
                     mask = masks.get(request.id)
                     if isinstance(mask, Exception):
                         raise mask
+                    if entry.draft.branches:
+                        path = TreePath(entry.draft, out, branch_out, mask)
                     rows = TargetRows(
                         request,
                         output.logits,
-                        argmax[out:end],
-                        finite[out:end],
-                        entry.draft.verified,
+                        argmax,
+                        finite,
+                        entry.draft.verified if path is None else path.tokens,
                         at=out,
+                        places=None if path is None else path.places,
                         edits=self._roster.edits.get(request.id),
-                        masks=mask,
+                        masks=mask if path is None else path.masks,
                         forced=entry.draft.forced_verified,
                         first=first.get(out),
                         spans=self._spans,
                     )
-                    judged.append(self._round(entry, rows))
+                    judged.append(self._round(entry, rows, path))
                 if request.drafter is not None:
                     count = request.computed - before
                     seen = output.features if self._drafting.watches(request) else None
-                    features = None if seen is None else seen[row : row + count]
+                    if seen is None:
+                        features = None
+                    elif path is None or path.on_trunk:
+                        features = seen[row : row + count]
+                    else:
+                        features = seen[path.rows(row, entry.count, branch_row)[:count]]
                     observed.append(ObservedRows(request, before, count, features))
             except Exception as error:
                 ended.append(self._roster.fail(request, error))
             row, out = row + entry.rows, end
+            branch_row += entry.draft.branch_rows
+            branch_out += entry.draft.branch_rows
         return judged, observed
+
+    def _is_plain(self, entry: Scheduled, stream: Output) -> bool:
+        """Return whether _plain_round() can judge the round."""
+        draft = entry.draft
+        alone = not draft.length or matches(entry.request, self.verifier)
+        return stream.plain and not draft.branches and alone
 
     def _plain_round(
         self, entry: Scheduled, stream: Output, argmax: list[int], finite: list[bool]
@@ -124,14 +144,20 @@ class Judge:
             self._drafting.lengths.observe(entry, commit.token_ids)
         return JudgedRound(entry, commit, Verdict(accepted, argmax[accepted]))
 
-    def _round(self, entry: Scheduled, rows: TargetRows) -> JudgedRound:
+    def _round(self, entry: Scheduled, rows: TargetRows, path: TreePath | None) -> JudgedRound:
         """Verify one request's draft and commit what stands, up to where the stream ends, and what
-        the grammar leaves no choice about after that."""
+        the grammar leaves no choice about after that. `path` is that of a draft with branches."""
         request, draft = entry.request, entry.draft
         with self._spans("verify"):
-            verifier = verifier_for(request, self.verifier)
-            verdict = verifier.verify(rows, draft.verified, draft.q)
-        tokens = [*draft.tokens[: verdict.accepted], verdict.next_token]
+            if path is None:
+                verifier = verifier_for(request, self.verifier)
+                verdict = verifier.verify(rows, draft.verified, draft.q)
+                stands = draft.tokens[: verdict.accepted]
+            else:
+                verdict, stands = path.verify(rows), path.tokens
+                if not path.on_trunk:
+                    self._runner.keep_branch(entry, path.branch, verdict.accepted)
+        tokens = [*stands, verdict.next_token]
         if request.first_token is None:
             request.first_token = time.monotonic()
         kinds = [

@@ -14,13 +14,17 @@ from paceline.models.batch import BLOCK_SIZE, Network
 KV_SHARE = 0.25  # of the memory that is available once the weights are loaded
 PLANNED_CONTEXTS = 8  # full contexts that the default plan makes room for, memory allowing
 SPARE_SHARE = 8  # of the target's weights and KV, one part is kept for drafters that come later
+# For each node that a tree may have: a branch takes one or two, and a few requests have the largest
+# trees at once. What finds no room is not verified.
+BRANCH_BLOCKS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """Bytes and blocks. Weights and KV count the target's and every drafter's, of which the fields
-    `drafter_*` are the drafters' part; the KV rows of all share the slots. `spare_bytes` are kept
-    for the weights and KV of drafters that are loaded later."""
+    `drafter_*` are the drafters' part; the KV rows of all share the slots. `branch_blocks` are of
+    the target alone, behind the others, for the branches of drafts. `spare_bytes` are kept for the
+    weights and KV of drafters that are loaded later."""
 
     kv_bytes_per_token: int
     drafter_kv_bytes_per_token: int
@@ -29,6 +33,7 @@ class MemoryPlan:
     weight_bytes: int = 0
     drafter_weight_bytes: int = 0
     spare_bytes: int = 0
+    branch_blocks: int = 0
 
     def with_weights(self, target: Network, drafters: Iterable[Drafter]) -> MemoryPlan:
         """The plan with what the weights take, known once the drafters share the target's."""
@@ -48,7 +53,9 @@ class MemoryPlan:
 
     @property
     def kv_bytes(self) -> int:
-        return self.num_blocks * BLOCK_SIZE * self.kv_bytes_per_token
+        own = self.kv_bytes_per_token - self.drafter_kv_bytes_per_token
+        branches = self.branch_blocks * BLOCK_SIZE * own
+        return self.num_blocks * BLOCK_SIZE * self.kv_bytes_per_token + branches
 
     @property
     def kv_tokens(self) -> int:
@@ -73,11 +80,17 @@ def plan_memory(
             int(max(0, available_memory() - (config.spare_drafter_memory or 0)) * KV_SHARE),
             min(PLANNED_CONTEXTS, config.max_num_seqs) * (asked or max_context) * per_token,
         )
-    num_blocks = wanted // block_bytes
+    branch_blocks = BRANCH_BLOCKS * config.draft_tree
+    branch_bytes = branch_blocks * BLOCK_SIZE * target.kv_spec.bytes_per_token
+    num_blocks = (wanted - branch_bytes) // block_bytes
     needed = -(-(asked or 1) // BLOCK_SIZE)
     if num_blocks < needed:
         if config.kv_memory is not None:
-            expected = f"at least {needed * block_bytes} bytes: one request of {asked or 1} tokens"
+            least = needed * block_bytes + branch_bytes
+            expected = f"at least {least} bytes: one request of {asked or 1} tokens"
+            expected += f" and the branches of drafts (draft_tree {config.draft_tree})" * bool(
+                branch_bytes
+            )
             raise InvalidRequest("kv_memory", config.kv_memory, expected)
         most = num_blocks * BLOCK_SIZE
         raise InvalidRequest("max_model_len", asked, f"at most {most} tokens, which memory allows")
@@ -86,6 +99,7 @@ def plan_memory(
         kv_bytes_per_token=per_token,
         drafter_kv_bytes_per_token=per_token - target.kv_spec.bytes_per_token,
         num_blocks=num_blocks,
+        branch_blocks=branch_blocks,
         max_model_len=max_model_len,
     )
 

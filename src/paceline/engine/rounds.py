@@ -37,12 +37,12 @@ class RoundMaker:
         bonus, forced = kinds.count(TokenKind.BONUS), kinds.count(TokenKind.FORCED)
         return Round(  # by position, which takes half of what names take
             position,
-            draft.length - len(draft.forced_verified) if draft.forced else draft.length,
+            draft.depth - len(draft.forced_verified) if draft.forced else draft.depth,
             len(kinds) - bonus - forced,
             bonus > 0,
             forced,
             len(draft.proposed),
-            draft.length,
+            draft.depth,
             draft.part,
             cut_by,
             step.draft_seconds + step.seconds,
@@ -51,6 +51,7 @@ class RoundMaker:
             verdict.replaced,
             self._stream(request),
             step,
+            draft.length + draft.branch_rows - draft.depth,
         )
 
     def forget(self, request_id: str) -> None:
@@ -97,7 +98,7 @@ def explained(draft: Draft, committed: Sequence[int]) -> ExplainedRound:
     the text of other requests only what was committed. Forced tokens behind a rejected one are left
     out as well: which they are depends on the rejected one."""
     confidence = None if draft.confidence is None else tuple(draft.confidence)
-    verified = tuple(draft.verified)
+    verified = tuple(draft.path_to(committed))
     forced = tuple(sorted(draft.forced_verified))
     if not draft.from_others:
         return ExplainedRound(tuple(draft.proposed), verified, forced, confidence)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from paceline.core import ModelError, Request
 from paceline.core.spans import OFF, Spans
+from paceline.engine.branch_rows import branch_rows
+from paceline.engine.branches import tables
 from paceline.engine.scheduler import Scheduled
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch, ForwardOutput, Network
 
@@ -20,7 +23,10 @@ class Runner:
     requests only grow by the blocks that were added, and every batch is written into the same
     arrays: a step does not repack what it knew."""
 
-    def __init__(self, network: Network, *, max_num_seqs: int, max_model_len: int) -> None:
+    def __init__(
+        self, network: Network, *, max_num_seqs: int, max_model_len: int, branches: int = 0
+    ) -> None:
+        """A step has up to `branches` branches."""
         self.network = network
         self._spans: Spans = OFF
         max_blocks = -(-max_model_len // BLOCK_SIZE) + 1
@@ -28,7 +34,7 @@ class Runner:
         self._written = [0] * max_num_seqs
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
         self._row_of: dict[str, int] = {}
-        self._arrays = _Arrays(max_num_seqs, max_blocks)
+        self._arrays = _Arrays(max_num_seqs + branches, max_blocks)
         self._rows: list[int] = []  # of the tables, as the last batch had them
 
     def begin(self, request: Request) -> None:
@@ -47,7 +53,18 @@ class Runner:
         with self._spans("forward"):
             with self._spans("pack"):
                 batch = self.pack(scheduled)
+            if batch.sharers is not None and (copies := self._branches.copies):
+                self.network.copy_blocks(*zip(*copies, strict=True))
             return self.network.forward(batch, feature_layers)
+
+    def keep_branch(self, entry: Scheduled, number: int, accepted: int) -> None:
+        """Make the first `accepted` tokens of a branch the request's own: copy the blocks that hold
+        their keys and values."""
+        blocks, anchor = entry.request.blocks, entry.start + entry.count - 1
+        table = list(tables(blocks, entry.draft.branches, anchor))[number]
+        pairs = list(zip(table, blocks, strict=False))[: (anchor + accepted) // BLOCK_SIZE + 1]
+        copies = [pair for pair in pairs if pair[0] != pair[1]]
+        self.network.copy_blocks(*zip(*copies, strict=True))
 
     def record(self, spans: Spans) -> None:
         """Forwards tell `spans` what they are made of."""
@@ -75,12 +92,22 @@ class Runner:
             if entry.samples:
                 logit_rows += range(first + entry.count - 1, end)
             starts.append(end)
+        branches = None
+        if any([entry.draft.branches for entry in scheduled]):
+            branches = self._branches = branch_rows(scheduled, starts)
+            logit_rows += range(starts[-1], branches.starts[-1])
+            ids, positions = ids + branches.ids, positions + branches.positions
+            starts = starts + branches.starts
         blocks = max(positions) // BLOCK_SIZE + 1
         batch = self._arrays.batch(starts, logit_rows, blocks)
         batch.ids[:] = ids
         batch.positions[:] = positions
         self._write_tables(scheduled)
-        return batch
+        if branches is None:
+            return batch
+        for row, table in enumerate(branches.tables, len(scheduled)):
+            self._arrays.tables[row, : len(table)] = table
+        return replace(batch, share_starts=branches.share_starts, sharers=branches.sharers)
 
     def _write_tables(self, scheduled: Sequence[Scheduled]) -> None:
         """Write the block tables of the step's requests, in its order, where they have changed."""

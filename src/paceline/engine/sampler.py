@@ -102,21 +102,25 @@ class TargetRows:
         draft: Sequence[int],
         *,
         at: int = 0,
+        places: Sequence[int] | None = None,
         edits: RowEdits | None = None,
         masks: RowMasks | None = None,
         forced: Collection[int] = (),
         first: int | None = None,
         spans: Spans = OFF,
     ) -> None:
-        """Row i is row `at` + i of logits [rows, V]. `finite` says of each row whether all its
-        logits are; a row that is not raises NotFinite when it is asked for. `edits` are the
+        """Row i is row `at` + i of logits [rows, V], or row places[i] where `places` are given:
+        they and the draft may grow while rows are asked for. `argmax` is that of each row of
+        logits, and `finite` says whether all its logits are; a row that is not raises NotFinite
+        when it is asked for. `edits` are the
         request's own, made here if they are not kept from round to round. `first` is what
         draw_first() has drawn at row 0."""
         self._spans = spans
         self.request, self.draft, self._first = request, draft, first
         self._masks, self._forced = masks, forced
         self.noise = Noise(request.seed, request.choice, request.position)
-        self._logits, self._argmax, self._finite, self._at = logits, argmax, finite, at
+        self._logits, self._argmax, self._finite = logits, argmax, finite
+        self._places = range(at, at + len(draft) + 1) if places is None else places
         self._edits = edits or edits_of(request, logits.device)
         self._edited: tuple[int, torch.Tensor] | None = None  # the row that was edited last
 
@@ -181,7 +185,7 @@ class TargetRows:
         """The row's token, were there no grammar."""
         self._check(row)
         if self.request.params.plain_argmax:
-            return self._argmax[row]
+            return self._argmax[self._places[row]]
         if row == 0 and self._first is not None:
             return self._first
         return self._choose(self._processed(row), row)
@@ -215,10 +219,10 @@ class TargetRows:
     def _raw(self, row: int) -> torch.Tensor:
         """The row as the model gave it. Raises NotFinite."""
         self._check(row)
-        return self._logits[self._at + row]
+        return self._logits[self._places[row]]
 
     def _check(self, row: int) -> None:
-        if not self._finite[row]:
+        if not self._finite[self._places[row]]:
             raise NotFinite(self.noise.start + row)
 
 

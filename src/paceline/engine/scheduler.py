@@ -28,7 +28,8 @@ SCORED_BESIDE = 16  # rows of prompts that a step scores beside decoding request
 @dataclass(slots=True)
 class Scheduled:
     """Rows of one request in this step: `count` committed tokens from `start`, then the draft, of
-    at most `draft_limit` tokens as slots and budget allow. `chunk` says that they are of a prompt.
+    at most `draft_limit` tokens as slots and budget allow. Branches of a draft have their rows
+    behind those of all requests. `chunk` says that they are of a prompt.
     `scored` are the rows, counted from the first, that give log-probabilities of the prompt.
     `samples` says that the step reaches the last known token, so that the next one is chosen."""
 
@@ -55,14 +56,20 @@ class Scheduled:
         return self.count + self.draft.length
 
     @property
+    def all_rows(self) -> int:
+        """The rows, and those of the draft's branches."""
+        return self.count + self.draft.length + self.draft.branch_rows
+
+    @property
     def outputs(self) -> int:
-        """Rows from which tokens are chosen. Scored rows, which get logits too, do not count."""
+        """Rows from which tokens are chosen. Scored rows, which get logits too, do not count, nor
+        do those of branches."""
         return 1 + self.draft.length if self.samples else 0
 
 
 def looking_back(cost: StepCost, scheduled: Iterable[Scheduled]) -> float:
     """Return what the rows of a step add by looking back, as StepCost counts it."""
-    return sum([cost.looking_back(entry.start, entry.rows) for entry in scheduled])
+    return sum([cost.looking_back(entry.start, entry.all_rows) for entry in scheduled])
 
 
 @dataclass(slots=True)
@@ -78,6 +85,12 @@ class Plan:
     def samples_above_zero(self) -> bool:
         """Return whether a request of the step has a temperature."""
         return any([entry.request.params.temperature for entry in self.scheduled])
+
+    @property
+    def first_branch_rows(self) -> tuple[int, int]:
+        """The first row of the drafts' branches, among all rows and among those with logits."""
+        outputs = sum([len(entry.scored) + entry.outputs for entry in self.scheduled])
+        return sum([entry.rows for entry in self.scheduled]), outputs
 
     def first_rows(self) -> Iterator[tuple[Request, int]]:
         """Requests that get a token, each with the first of its rows in the step's logits."""
@@ -96,9 +109,10 @@ class Plan:
         logits were wanted; `seen` counts the tokens whose keys and values were read, those of the
         step's own rows included.
         """
-        rows = sum(entry.rows for entry in self.scheduled)
+        rows = sum(entry.all_rows for entry in self.scheduled)
+        branch_rows = sum(entry.draft.branch_rows for entry in self.scheduled)
         decoded = sum(
-            entry.rows
+            entry.all_rows
             for entry, delta in zip(rounds, deltas, strict=True)
             if delta.completion_tokens > len(delta.token_ids)
         )
@@ -106,8 +120,8 @@ class Plan:
             "requests": len(self.scheduled),
             "rows": rows,
             "prompt_rows": rows - decoded,
-            "outputs": sum(len(e.scored) + e.outputs for e in self.scheduled),
-            "drafted": sum(len(entry.draft) for entry in self.scheduled),
+            "outputs": branch_rows + sum(len(e.scored) + e.outputs for e in self.scheduled),
+            "drafted": branch_rows + sum(len(entry.draft) for entry in self.scheduled),
             "committed": sum(len(delta.token_ids) for delta in deltas),
             "seen": sum(entry.start + entry.rows for entry in self.scheduled),
         }
@@ -184,7 +198,7 @@ class Scheduler:
 
     def observe_drafts(self, plan: Plan) -> None:
         """Learn from the drafts of a step how many rows those of the next one will take."""
-        lengths = [entry.draft.length for entry in plan.scheduled if entry.draft_limit]
+        lengths = [e.draft.length + e.draft.branch_rows for e in plan.scheduled if e.draft_limit]
         if lengths:
             mean = sum(lengths) / len(lengths)
             self.draft_rows += DRAFT_NEWS * (mean - self.draft_rows)

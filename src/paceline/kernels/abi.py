@@ -53,6 +53,7 @@ class Batch(ctypes.Structure):
         *_fields(c_int64, "rows sequences outputs table_stride taps threads"),
         *_fields(c_void_p, "ids positions seq_starts block_tables logit_rows first tap_layers"),
         *_fields(c_void_p, "logits argmax finite confidence hidden features ticks"),
+        *_fields(c_void_p, "share_starts sharers"),
     )
 
 

@@ -42,7 +42,8 @@ class AttentionPlan:
     rows: int  # real ones
     ids: Tensor  # [padded rows]
     positions: Tensor  # [padded rows]
-    write_slots: Tensor  # [rows]
+    write_slots: Tensor  # [rows + shares]
+    write_rows: Tensor | None  # [rows + shares] whose KV goes there; None: each row's, in order
     logit_rows: Tensor  # [outputs padded to a multiple of TILE]
     tile_rows: Tensor  # [tiles * QUERY_TILE] the row in each place; unused ones repeat row 0
     row_places: Tensor  # [padded rows] the inverse
@@ -64,16 +65,20 @@ def make_plan(
     sequence = np.repeat(np.arange(len(counts)), counts)
     positions = batch.positions.astype(np.int64)
     ends = positions[starts[1:] - 1] + 1
-    blocks = batch.block_tables[sequence, positions // BLOCK_SIZE].astype(np.int64)
     tile_sequence, tile_rows, row_places = _tiles(starts, counts, ends)
     first = np.zeros(len(counts), np.int64) if batch.first is None else batch.first
     table = _slot_table(batch.block_tables, first, ends, zero_slot)
     padded, outputs = pad_rows(rows), len(batch.logit_rows)
+    written = _written(batch, rows)
+    writing = sequence if written is None else np.concatenate([sequence, batch.sharers])
+    at = positions if written is None else positions[written]
+    blocks = batch.block_tables[writing, at // BLOCK_SIZE].astype(np.int64)
     in_sight = [_in_sight(kind, positions, first[sequence], ends[sequence] - 1) for kind in kinds]
     arrays = {
         "ids": _padded(batch.ids, padded),
         "positions": _padded(positions, padded),
-        "write_slots": blocks * BLOCK_SIZE + positions % BLOCK_SIZE,
+        "write_slots": blocks * BLOCK_SIZE + at % BLOCK_SIZE,
+        "write_rows": np.zeros(0, np.int64) if written is None else written,
         "logit_rows": _padded(batch.logit_rows, pad_rows(outputs)),
         "tile_rows": tile_rows,
         "row_places": _padded(row_places, padded),
@@ -85,6 +90,8 @@ def make_plan(
     parts = torch.split(uploaded, [len(array) for array in arrays.values()])
     on_device = dict(zip(arrays, parts, strict=True))
     slots, owner = on_device.pop("table").view(table.shape), on_device.pop("tile_sequence")
+    write_rows = on_device.pop("write_rows") if written is not None else None
+    on_device.pop("write_rows", None)
     bounds = on_device.pop("in_sight").view(len(kinds), 2, -1)
     reach = -(-ends[tile_sequence] // KEY_CHUNK)  # chunks per tile, descending
     chunks: dict[Attention, list[Chunk]] = {}
@@ -93,7 +100,16 @@ def make_plan(
             _chunk(c, int((reach > c).sum()), slots, owner, low, high, kv_heads)
             for c in range(int(low_rows.min()) // KEY_CHUNK, int(reach[0]))
         ]
-    return AttentionPlan(rows=rows, chunks=chunks, **on_device)
+    return AttentionPlan(rows=rows, write_rows=write_rows, chunks=chunks, **on_device)
+
+
+def _written(batch: ForwardBatch, rows: int) -> np.ndarray | None:
+    """Return the rows whose KV is written, [rows + shares]: all, then those that are shared, once
+    for each sharer; None where no row is shared."""
+    if batch.share_starts is None:
+        return None
+    every = np.arange(rows)
+    return np.concatenate([every, np.repeat(every, np.diff(batch.share_starts))])
 
 
 def _in_sight(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -40,6 +41,10 @@ class ForwardBatch:
     p lives in block block_tables[i, p // BLOCK_SIZE], offset p % BLOCK_SIZE. Rows attend to their
     own sequence, from `first` on, as the layer's Attention says. All arrays are int32 numpy.
 
+    Sequences may share blocks. Where one needs a private copy of a block that holds a row of
+    another sequence, that row is shared: its KV is written for both, at the same position. The
+    sequences that share row r are sharers[share_starts[r]:share_starts[r + 1]].
+
     Whoever writes many batches into the same arrays gives their `addresses`, in the order of the
     fields: to ask an array costs more than to fill it. The rows of block_tables may lie apart then.
     """
@@ -51,6 +56,8 @@ class ForwardBatch:
     logit_rows: np.ndarray  # [outputs] rows whose logits are wanted
     first: np.ndarray | None = None  # [sequences] first visible position; None: 0 for all
     addresses: tuple[int, ...] | None = None  # of the arrays up to logit_rows
+    share_starts: np.ndarray | None = None  # [rows + 1]; None: no row is shared
+    sharers: np.ndarray | None = None  # [shares]
 
 
 @dataclass(slots=True)
@@ -85,6 +92,9 @@ class PagedNetwork(Protocol):
     def clear_kv(self, num_blocks: int) -> None:
         """Write zeros to the first blocks. Memory that was never written to is not really read, so
         a forward over it is too fast to be timed."""
+
+    def copy_blocks(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        """Copy the keys and values of whole blocks, of all layers. No target is a source."""
 
     def record(self, spans: Spans) -> None:
         """Let every forward from now on tell `spans` what its parts took, within the open span."""

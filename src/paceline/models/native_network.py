@@ -107,6 +107,13 @@ class KernelNetwork:
             for cache in (layer.k_cache, layer.v_cache):
                 ctypes.memset(cache, 0, min(num_blocks, self.num_blocks) * self._block_bytes)
 
+    def copy_blocks(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        assert self._kv is not None, "there are blocks"
+        caches = self._kv.data[: self._kv.used].view(2 * len(self._layers), -1)
+        blocks = caches[:, : self.num_blocks * self._block_bytes]
+        blocks = blocks.view(torch.int64).view(len(blocks), self.num_blocks, -1)
+        blocks[:, list(targets)] = blocks[:, list(sources)]
+
     def record(self, spans: Spans) -> None:
         self._spans, self._parts = spans, forward_parts(self._shape.num_layers)
         self._ticks = (ctypes.c_int64 * (len(self._parts) + 1))()  # when each part ended
@@ -144,6 +151,11 @@ class KernelNetwork:
         first = 0 if batch.first is None else address(batch.first)
         sizes = rows, sequences, outputs, stride, taps, torch.get_num_threads()
         BATCH_HEAD.pack_into(self._batch, 0, *sizes, *addresses, first, tap_layers)
+        if batch.share_starts is not None and batch.sharers is not None:
+            self._batch.share_starts = address(batch.share_starts)
+            self._batch.sharers = address(batch.sharers)
+        elif self._batch.share_starts is not None:
+            self._batch.share_starts = self._batch.sharers = None
         if self.library.pl_forward(self._structure_ref, self._batch_ref, self._workspace):
             raise MemoryError(f"no memory for a forward of {rows} rows")
         self._spans.parts(self._parts, self._ticks)

@@ -72,8 +72,12 @@ class DecoderLayer:
                 q, k = rms_norm(q, self.q_norm, self.eps), rms_norm(k, self.k_norm, self.eps)
             q, k = rotate(q, *angles), rotate(k, *angles)
             keys, values = kv
-            keys.flatten(0, 1).index_copy_(0, plan.write_slots, k[: plan.rows])
-            values.flatten(0, 1).index_copy_(0, plan.write_slots, v[: plan.rows])
+            if plan.write_rows is None:
+                new_keys, new_values = k[: plan.rows], v[: plan.rows]
+            else:
+                new_keys, new_values = k[plan.write_rows], v[plan.write_rows]
+            keys.flatten(0, 1).index_copy_(0, plan.write_slots, new_keys)
+            values.flatten(0, 1).index_copy_(0, plan.write_slots, new_values)
         with spans(Part.ATTENTION):
             attended = attend(q, keys, values, plan, kind)
         with spans(Part.OUTPUT):
@@ -125,6 +129,12 @@ class DecoderStack:
         for keys, values in self.kv:
             keys[:num_blocks].zero_()
             values[:num_blocks].zero_()
+
+    @torch.no_grad()
+    def copy_blocks(self, sources: Sequence[int], targets: Sequence[int]) -> None:
+        source, target = torch.tensor([sources, targets], device=self.device)
+        for cache in (cache for pair in self.kv for cache in pair):
+            cache[target] = cache[source]
 
     def record(self, spans: Spans) -> None:
         """On CUDA a part's time is the time to launch it: the device works later."""

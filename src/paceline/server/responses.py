@@ -169,6 +169,7 @@ class RoundFacts(TypedDict):
     verified: int
     accepted: int
     forced: int
+    beside: int
     cut_by: CutReason | None
 
 
@@ -179,9 +180,10 @@ class ShownRound(StreamFacts, RoundFacts):
     `part` names the part of a composed drafter that made the draft. `position` is the index of the
     first output token that the round committed. The drafter proposed `proposed` tokens; `verified`
     of them, and of the tokens that the grammar forced among them, got a row in the target's
-    forward; `accepted` of them were committed, without the forced ones. `cut_by` says why fewer
-    were verified than the request allows. `confidence` is the drafter's own, for each proposed
-    token. `step_requests` and `step_rows` count all requests and rows of the step.
+    forward, and with alternatives `beside` more; `accepted` of them were committed, without the
+    forced ones. `cut_by` says why fewer were verified than the request allows. `confidence` is the
+    drafter's own, for each proposed token. `step_requests` and `step_rows` count all requests and
+    rows of the step.
 
     Each of `verified_tokens` had a row; at `forced_places` the grammar allowed one token only.
     `hidden_tokens` counts drafted tokens that are not listed because they come from the text of

@@ -62,6 +62,13 @@ class PositionAcceptance:
             for sure, bias in zip(confidence[:length], self._biases, strict=False)
         ]
 
+    def at(self, request_id: str, position: int, confidence: float) -> float:
+        """Return the acceptance of a token of this confidence at a position, given that those
+        before it were accepted."""
+        shift, _ = self._requests.get(request_id, (0.0, 0.0))
+        self._reach(position + 1)
+        return sigmoid(self._slope * log_odds(confidence) + self._biases[position] + shift)
+
     def learn(
         self, request_id: str, accepted: int, judged: int, confidence: Sequence[float] = ()
     ) -> None:

@@ -54,8 +54,8 @@ class LengthController:
         return [Bound(entry.draft_limit) for entry in batch]
 
     def verify_lengths(self, batch: Sequence[Scheduled], *, rows: int, decoding: int) -> list[int]:
-        """Return how much of each draft to verify."""
-        return [len(entry.draft) for entry in batch]
+        """Return how many tokens of each draft to verify: the first, or the best of its tree."""
+        return [entry.draft.most for entry in batch]
 
     def observe(self, entry: Scheduled, committed: Sequence[int]) -> None:
         """Learn from a round that committed these tokens."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from operator import mul
 
-from paceline.core import CutReason, Request
+from paceline.core import CutReason, DraftTree, Request
 from paceline.engine.costs import Costs, DraftCost
 from paceline.engine.draft import Draft
 from paceline.engine.lengths.base import Bound, LengthController
@@ -273,10 +273,25 @@ class ThroughputLengths(LengthController):
         before it do."""
         draft = entry.draft
         record = self._record(entry.request, draft.looked_up)
+        if draft.tree is not None:
+            return self._tree_survivals(entry.request.id, draft.tree, record)
         count = len(draft.tokens) - len(draft.forced)
         rates = iter(record.predict(entry.request.id, count, draft.confidence))
         places = range(len(draft.tokens))
         return accumulate((1.0 if i in draft.forced else next(rates) for i in places), mul)
+
+    @staticmethod
+    def _tree_survivals(request_id: str, tree: DraftTree, record: CohortRecord) -> Iterator[float]:
+        """The same for the nodes of a tree, none of them larger than those before it: what is
+        learned of the drafter's chances may change their order, but not that of the nodes."""
+        reached = {-1: (1.0, 0)}  # survival and depth
+        nodes = zip(tree.parents, tree.chances, strict=True)
+        for node, (parent, chance) in enumerate(nodes):
+            survival, depth = reached[parent]
+            rate = record.by_confidence.at(request_id, depth, chance)
+            reached[node] = survival * rate, depth + 1
+        del reached[-1]
+        return accumulate((survival for survival, _ in reached.values()), min)
 
     def _record(self, request: Request, looked_up: bool = False) -> CohortRecord:
         """Greedy text is easier to draft than sampled text, and looked-up drafts stand more or less

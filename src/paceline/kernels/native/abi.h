@@ -68,6 +68,10 @@ struct PlBatch {
     // [7 * layers + 3] when each part of the forward ended, in ns of CLOCK_MONOTONIC, or null: its
     // start, embedding; of each layer qkv, rotary, attention, o, gate_up, down, taps; head.
     int64_t* ticks;
+    // Row r's keys and values are also written for the sequences sharers[share_starts[r]] to
+    // sharers[share_starts[r + 1] - 1], at its position; null: no row's are.
+    const int32_t* share_starts;  // [rows + 1]
+    const int32_t* sharers;
 };
 
 // Features of committed rows, on their way into a DFlash drafter's KV.

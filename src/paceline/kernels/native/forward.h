@@ -219,10 +219,17 @@ struct Forward {
         const int64_t dim = model.head_dim, position = batch.positions[row];
         float* k = qkv + row * qkv_width + (model.heads + h) * dim;
         turn(k, row, layer.k_norm);
-        const int32_t* table = batch.block_tables + space.sequence_of[row] * batch.table_stride;
-        const int64_t at = table[position / kBlockTokens] * kv_block + h * dim * kBlockTokens / 2;
-        write_kv(k, k + model.kv_heads * dim, dim, (int)(position % kBlockTokens),
-                 layer.k_cache + at, layer.v_cache + at);
+        auto write_for = [&](int64_t sequence) {
+            const int32_t* table = batch.block_tables + sequence * batch.table_stride;
+            const int64_t at =
+                table[position / kBlockTokens] * kv_block + h * dim * kBlockTokens / 2;
+            write_kv(k, k + model.kv_heads * dim, dim, (int)(position % kBlockTokens),
+                     layer.k_cache + at, layer.v_cache + at);
+        };
+        write_for(space.sequence_of[row]);
+        if (batch.share_starts)
+            for (int32_t i = batch.share_starts[row]; i < batch.share_starts[row + 1]; i++)
+                write_for(batch.sharers[i]);
     }
 
     void attend(Worker& worker, const PlLayer& layer) {

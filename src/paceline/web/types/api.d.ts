@@ -1067,12 +1067,12 @@ export interface ShownPoint {
  * `time` in seconds since the epoch. `part` names the part of a composed drafter that made the
  * draft. `position` is the index of the first output token that the round committed. The drafter
  * proposed `proposed` tokens; `verified` of them, and of the tokens that the grammar forced among
- * them, got a row in the target's forward; `accepted` of them were committed, without the forced
- * ones. `cut_by` says why fewer were verified than the request allows. `confidence` is the
- * drafter's own, for each proposed token. `step_requests` and `step_rows` count all requests and
- * rows of the step. Each of `verified_tokens` had a row; at `forced_places` the grammar allowed one
- * token only. `hidden_tokens` counts drafted tokens that are not listed because they come from the
- * text of other requests.
+ * them, got a row in the target's forward, and with alternatives `beside` more; `accepted` of them
+ * were committed, without the forced ones. `cut_by` says why fewer were verified than the request
+ * allows. `confidence` is the drafter's own, for each proposed token. `step_requests` and
+ * `step_rows` count all requests and rows of the step. Each of `verified_tokens` had a row; at
+ * `forced_places` the grammar allowed one token only. `hidden_tokens` counts drafted tokens that
+ * are not listed because they come from the text of other requests.
  */
 export interface ShownRound {
   request: string;
@@ -1088,6 +1088,7 @@ export interface ShownRound {
   verified: number;
   accepted: number;
   forced: number;
+  beside: number;
   cut_by: CutReason | null;
   time: number;
   confidence: number[] | null;
