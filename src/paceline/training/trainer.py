@@ -180,7 +180,7 @@ class Trainer:
         costs, config = self._costs, self.form.config
         before = costs.phases["head"]
         start = costs.now()
-        outcome = self._wrapped(pack, costs)
+        outcome: SlotLosses = self._wrapped(pack, costs)
         (outcome.loss * (self.workers.count / norm)).backward()
         inside = costs.phases["head"] - before
         costs.phases["drafter"] += costs.now() - start - inside
