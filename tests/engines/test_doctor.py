@@ -100,6 +100,20 @@ def test_a_draft_below_the_block_is_named(pair: Pair) -> None:
     )
 
 
+def test_the_window_that_a_folder_sets_is_no_fault(pair: Pair, tmp_path: Path) -> None:
+    """Paceline lets the drafter see the context of its training only, and the doctor knows."""
+    short = tmp_path / "short"
+    shutil.copytree(pair[1], short)
+    own = json.loads((short / "paceline.json").read_text())
+    own["provenance"] = {**own.get("provenance", {}), "context": 6}
+    (short / "paceline.json").write_text(json.dumps(own))
+    with serving(pair[0], short) as url:
+        report = diagnose(url, (pair[0], short))
+    assert report.achieved is not None
+    assert report.expected == pytest.approx(report.achieved, abs=0.05)
+    assert "acceptance" not in found(report), report.verdict
+
+
 def with_template(target: Path, folder: Path, template: str) -> Path:
     shutil.copytree(target, folder)
     path = folder / "tokenizer_config.json"

@@ -70,12 +70,17 @@ class Recorder:
 
 class Trained:
     """The training form with a checkpoint's weights as they are served, over the target's own
-    embedding and head, and the features of some finished texts; on the CPU wherever those are."""
+    embedding and head, and the features of some finished texts; on the CPU wherever those are.
+    `window` bounds the context of a block in tokens, as DFlashDrafter's does."""
 
     def __init__(
-        self, network: Network, drafter: DFlashDrafter, texts: dict[str, list[int]]
+        self,
+        network: Network,
+        drafter: DFlashDrafter,
+        texts: dict[str, list[int]],
+        window: int | None = None,
     ) -> None:
-        self.drafter, self.config = drafter, drafter.config
+        self.drafter, self.config, self._window = drafter, drafter.config, window
         weights = drafter.checkpoint.weights
         dtype = drafter.network.dtype
         self._state = {name: weights[name].to(dtype).float() for name in weights}
@@ -112,6 +117,15 @@ class Trained:
     ) -> torch.Tensor:
         """Of the slots of each anchor's block, its own and `count` masks: [anchors, 1 + count,
         hidden]. Without `own_mask` the masks are the target's row, whatever the checkpoint has."""
+        last = int(anchors.max())
+        if self._window is not None and last - self._window > first:
+            if len(anchors) > 1:  # each sees a context of its own
+                blocks = (
+                    self.hidden(config, name, anchor, count, first, own_mask=own_mask)
+                    for anchor in anchors.split(1)
+                )
+                return torch.cat(list(blocks))
+            first = last - self._window
         module = self._module(config)
         tokens = torch.tensor(self.texts[name])
         masks = torch.full((len(anchors), count), config.mask_token_id)
@@ -119,7 +133,7 @@ class Trained:
         mask = self.drafter.checkpoint.mask_embedding if own_mask else None
         if mask is not None:
             embedded[:, 1:] = mask
-        context = self.features(name, config.target_layer_ids)[first : int(anchors.max())]
+        context = self.features(name, config.target_layer_ids)[first:last]
         hidden: torch.Tensor = module(context, embedded * config.embedding_scale, anchors, first)
         return hidden
 

@@ -64,12 +64,13 @@ def examine_served(
 
 @dataclass(slots=True)
 class _Patient:
-    """The target and the drafter, loaded here."""
+    """The target and the drafter, loaded here, and the window that the engine serves it with."""
 
     target: LoadedModel
     network: Network
     drafter: DFlashDrafter
     dtype: str
+    window: int | None
 
     @classmethod
     def load(
@@ -83,7 +84,15 @@ class _Patient:
         if not isinstance(loaded, DFlashDrafter):
             expected = "expected a folder or hub id of one"
             raise ModelError(f"drafter {drafter!r} is no DFlash drafter; {expected}")
-        return cls(target, parts.network, loaded, config.dtype)
+        # Paceline limits what a drafter sees to the context of its training; others do not.
+        window = loaded.window if client.description.kind == "paceline" else None
+        return cls(target, parts.network, loaded, config.dtype, window)
+
+    def trained(self, asked: Sequence[Asked]) -> Trained:
+        """Return the drafter over the texts of some answers, with the window that it is served
+        with."""
+        texts = {each.name: each.text for each in asked}
+        return Trained(self.network, self.drafter, texts, self.window)
 
     @property
     def knows_template(self) -> bool:
@@ -127,8 +136,7 @@ class _Served:
         if not drafted:
             return []
         network = self.patient.network
-        texts = {each.name: each.text for each in sampled}
-        trained = Trained(network, self.patient.drafter, texts)
+        trained = self.patient.trained(sampled)
         return [
             sampled_finding(network, trained, sampled, drafted),
             text_finding(network, sampled),
@@ -191,8 +199,7 @@ def _compare(
         )
         return
     progress("drafting the same rounds here")
-    network = patient.network
-    trained = Trained(network, patient.drafter, {each.name: each.text for each in asked})
+    trained = patient.trained(asked)
     compared = acceptance.Comparison.of(trained, rounds, drafted)
     report.achieved, report.expected = compared.achieved_al, compared.expected_al
     report.short, report.positions = compared.short(), compared.positions()
