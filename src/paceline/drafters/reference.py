@@ -122,7 +122,7 @@ class Trained:
             if len(anchors) > 1:  # each sees a context of its own
                 blocks = (
                     self.hidden(config, name, anchor, count, first, own_mask=own_mask)
-                    for anchor in anchors.split(1)
+                    for anchor in torch.split(anchors, 1)
                 )
                 return torch.cat(list(blocks))
             first = last - self._window

@@ -250,7 +250,7 @@ class Trainer:
         before = costs.phases["head"]
         start = costs.now()
         outcome: SlotLosses = self._wrapped(pack, costs)
-        (outcome.loss * (self.workers.count / norm)).backward()
+        torch.autograd.backward(outcome.loss * (self.workers.count / norm))
         inside = costs.phases["head"] - before
         costs.phases["drafter"] += costs.now() - start - inside
         slots = pack.ids.numel()
