@@ -17,7 +17,8 @@ REPEATING = [5, 6, 7, 8] * 6  # look-ups draft well on it
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[EngineClient]:
-    with listening(tiny_engine(), served_model_names=("tiny",)) as running:
+    # Drafts by a fixed policy: whether they pay hangs on how fast the tiny model is here.
+    with listening(tiny_engine(draft_policy="fixed"), served_model_names=("tiny",)) as running:
         yield connect(running.url)
 
 

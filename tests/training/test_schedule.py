@@ -6,6 +6,7 @@ import math
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,15 @@ def test_a_stopped_run_is_annealed_and_goes_on(number, target, trainset, tmp_pat
     assert lengths(out) == lengths(whole.folder)
 
 
+@pytest.fixture
+def usual_interrupts() -> Iterator[None]:
+    """Ctrl-C as in a terminal: whoever started the tests in the background may have it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("usual_interrupts")
 def test_a_second_signal_ends_a_run_at_once(target, trainset, tmp_path, monkeypatch) -> None:
     """What came before the first one is not lost."""
     out = tmp_path / "run"

@@ -125,7 +125,7 @@ def sequence_outputs(
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class PackedRows:
     """Tokens `start` to `end` of one of several sequences; they are the rows of a forward from
     `row` on."""
 
@@ -144,7 +144,7 @@ def packed_outputs(
     sequences: Sequence[Sequence[int]],
     layers: Sequence[int],
     wanted: Sequence[np.ndarray],
-) -> Iterator[tuple[list[Piece], ForwardOutput]]:
+) -> Iterator[tuple[list[PackedRows], ForwardOutput]]:
     """Yield the outputs of several sequences, packed into forwards of SEQUENCE_ROWS tokens, each
     with the pieces that are in it. `wanted[i]` marks the tokens of sequence i whose logits come
     back, bool [tokens].
@@ -173,15 +173,15 @@ def packed_outputs(
         yield pieces, replace(output, features=output.features.clone())
 
 
-def _pieces(lengths: Sequence[int]) -> Iterator[list[Piece]]:
+def _pieces(lengths: Sequence[int]) -> Iterator[list[PackedRows]]:
     """Cut sequences of these lengths into forwards of SEQUENCE_ROWS tokens."""
-    pieces: list[Piece] = []
+    pieces: list[PackedRows] = []
     row = 0
     for sequence, length in enumerate(lengths):
         start = 0
         while start < length:
             end = min(length, start + SEQUENCE_ROWS - row)
-            pieces.append(Piece(sequence, start, end, row))
+            pieces.append(PackedRows(sequence, start, end, row))
             row, start = row + end - start, end
             if row == SEQUENCE_ROWS:
                 yield pieces

@@ -8,16 +8,20 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file as save_numpy
-from safetensors.torch import save_file
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
     """Write tensors as a model's weights. Raises OSError or SafetensorError."""
+    from safetensors.torch import save_file  # torch takes a second: commands start without it
+
     save_file(dict(tensors), path, metadata={"format": "pt"})
     allow_usual(path)
 
