@@ -1,4 +1,4 @@
-"""What drafts with alternatives buy: acceptance length and speed of trees beside chains.
+"""Measure acceptance length and speed of draft trees beside chains.
 
     python benchmarks/draft_trees.py MODEL DRAFTER [--nodes 7,15,31] [--policy fixed] [--prompts 12]
 

@@ -1,4 +1,4 @@
-"""How much of one text stands in others: near-duplicates, and the overlap of two splits.
+"""Near-duplicates of a text, and the overlap of two splits.
 
 A text is the set G(x) of its n-grams. Two texts are near-duplicates where their resemblance
 (Broder, 1997)
@@ -109,8 +109,8 @@ def _prefix(text: Grams) -> list[int]:
 
 
 class SplitOverlap(Document):
-    """What a split shares with what is trained on: the overlap of its prompts and of its answers,
-    and how many of its `rows` have an answer of which training has more than half."""
+    """The overlap of a split's prompts and answers with the training rows. `answers_over_half`
+    counts those of its `rows` of whose answer the training rows have more than half."""
 
     rows: int
     prompts: float

@@ -42,7 +42,7 @@ class Branch:
 
     @property
     def count(self) -> int:
-        """How many nodes are its own."""
+        """Return the number of nodes that no earlier path has."""
         return len(self.tokens) - self.shared
 
     @property

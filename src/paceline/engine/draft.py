@@ -72,7 +72,7 @@ class Draft:
 
     @property
     def branch_rows(self) -> int:
-        """How many tokens are verified beside those of the trunk."""
+        """Return the number of tokens that are verified beside those of the trunk."""
         return sum([branch.count for branch in self.branches])
 
     @property

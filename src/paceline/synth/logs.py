@@ -19,7 +19,7 @@ EXPECTED = (
 
 
 class Consent(Document):
-    """What the users whose requests are in a file agreed to."""
+    """The consent of the users whose requests are in a file."""
 
     by: NonEmpty
     to: NonEmpty

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -59,18 +58,6 @@ def test_what_is_written_is_read_back(second, tmp_path):
     assert read.head_ids.tolist() == sorted(ids)
     assert read.provenance.context == 512 and read.provenance.target_layer_ids == (0,)
     assert read.provenance.template is None
-
-
-@pytest.mark.parametrize("mask", [0o022, 0o027])
-def test_files_are_readable_by_whom_the_umask_lets(tmp_path, mask):
-    before = os.umask(mask)
-    try:
-        folder = write_drafter(tmp_path / "d")
-    finally:
-        os.umask(before)
-    modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
-    names = ("config.json", "model.safetensors", "paceline.json")
-    assert modes == dict.fromkeys(names, 0o666 & ~mask)
 
 
 def test_tensors_have_the_formats_names_and_shapes(tmp_path):
