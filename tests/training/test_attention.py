@@ -11,6 +11,7 @@ from paceline.models.dflash.module import Dense, DFlashModule
 from paceline.training import attention as attention_module
 from paceline.training.attention import FlexAttention, PackedAttention
 from paceline.training.packs import Pack, Pick, draw_anchors, make_pack
+from paceline.training.padded_attention import PaddedAttention
 from tests.models.dflash.tiny import config_json, random_drafter_weights
 from tests.training.twins import random_text
 
@@ -51,14 +52,15 @@ def dense(pack: Pack, kind: Attention, q, k, v) -> torch.Tensor:
     return torch.cat(mixed)
 
 
+@pytest.mark.parametrize("form", [PackedAttention, PaddedAttention])
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_a_pack_sees_what_the_mask_of_everything_shows(kind, monkeypatch):
+def test_a_pack_sees_what_the_mask_of_everything_shows(kind, form, monkeypatch):
     monkeypatch.setattr(attention_module, "GROUP", 7)  # several groups, the last one smaller
     pack = small_pack()
     q, k, v = rows(pack, 4, 0, False), rows(pack, 2, 1, True), rows(pack, 2, 2, True)
     outer = torch.randn(q.shape, generator=torch.Generator().manual_seed(9))
     found = []
-    for mixed in (PackedAttention(pack)(kind, q, k, v), dense(pack, kind, q, k, v)):
+    for mixed in (form(pack)(kind, q, k, v), dense(pack, kind, q, k, v)):
         grads = torch.autograd.grad((mixed * outer).sum(), (q, k, v))
         found.append((mixed.detach(), *grads))
     for ours, twin in zip(*found, strict=True):

@@ -15,6 +15,7 @@ import torch
 
 from paceline.models.config import Attention
 from paceline.training.packs import Pack
+from paceline.training.padded_attention import PaddedAttention
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -167,6 +168,6 @@ def _compiled() -> Any:
     return torch.compile(flex_attention, dynamic=True)
 
 
-def attention_over(pack: Pack) -> PackedAttention | FlexAttention:
+def attention_over(pack: Pack) -> PackedAttention | PaddedAttention:
     """Return the form for the device of the pack."""
-    return FlexAttention(pack) if pack.features.is_cuda else PackedAttention(pack)
+    return PaddedAttention(pack) if pack.features.is_cuda else PackedAttention(pack)
