@@ -18,8 +18,9 @@ from paceline.synth.answer import TargetAnswer
 from paceline.synth.ask import Asker, ItemDropped
 from paceline.synth.plan import Item
 from paceline.synth.prompts import make_prompt
+from paceline.synth.wire import Wire
 
-from .tiny import WITHOUT_SYSTEM, made, save_target
+from .tiny import WITHOUT_SYSTEM, made, save_target, write_prompts
 
 TOOLS = [
     {
@@ -68,6 +69,28 @@ def test_tools_are_in_the_prompt_and_bound_as_the_server_binds_them(
     assert "refund" in asker.target.tokenizer.decode(ask.prompt_ids)
     assert ask.params.grammar is not None and ask.params.grammar.kind == "lark"
     assert plain.params.grammar is None and not plain.bound
+
+
+def test_a_prompt_is_sent_with_its_own_tools(target: Path, tmp_path: Path) -> None:
+    _, _, asker = made(tmp_path, target, context=800)
+    prompt = make_prompt("my order came broken", "0", tools=tuple(TOOLS))
+    assert prompt is not None
+    ask = asker.ask(item(asker), prompt)
+    assert list(ask.prompt_ids) == served(asker, list(ask.messages), tools=TOOLS)
+    assert not ask.bound and Wire(asker, "m").body(ask, token_ids=False)["tools"] == TOOLS
+
+
+def test_each_prompt_and_sample_draws_one_of_the_templates(target: Path, tmp_path: Path) -> None:
+    write_prompts(tmp_path / "prompts.jsonl")
+    templates = ["Why: {prompt}", "How: {prompt}"]
+    source = {"name": "a", "kind": "jsonl", "path": "prompts.jsonl", "template": templates}
+    _, (read,), asker = made(tmp_path, target, sources=[source], template="{prompt}")
+    said = [
+        [asker.messages(read.spec, prompt, sample)[-1]["content"] for sample in range(3)]
+        for prompt in read.prompts
+    ]
+    assert {first.split(":")[0] for first, _, _ in said} == {"Why", "How"}
+    assert all(first != second and first == third for first, second, third in said)
 
 
 def test_plain_chat_keeps_its_conversation_and_own_system_replaces_theirs(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from paceline.core import InvalidRequest
 from paceline.synth.app import read_app
 from paceline.synth.prompts import make_prompt, normalised
 from paceline.synth.sources import Source, read_sources, selected
-from paceline.synth.texts import functions, paragraphs
+from paceline.synth.texts import docstrings, functions, paragraphs, signatures
 
 
 def read(folder: Path, *specs: dict[str, Any], seed: int = 0) -> list[Source]:
@@ -178,6 +179,94 @@ def test_text_is_cut_into_paragraphs_and_functions(tmp_path: Path) -> None:
     (source,) = read(tmp_path, spec)
     assert len(source.prompts) == 2 and source.dropped["unreadable_file"] == 2
     assert {p.place for p in source.prompts} == {"a.py:0", "a.py:1"}
+
+
+def test_signatures_end_with_the_docstring_and_docstrings_stand_alone(tmp_path: Path) -> None:
+    code = (
+        '"""The module."""\n\n@cache\ndef add(a: int,\n        b: int) -> int:\n'
+        '    """Return the sum.\n\n    >>> add(1, 2)\n    """\n    return a + b\n\n'
+        'def bare():\n    pass\n\nclass A:\n    """A class."""\n    def m(self):\n'
+        '        """A method."""\n'
+    )
+    assert list(signatures(code)) == [
+        "def add(a: int,\n        b: int) -> int:\n"
+        '    """Return the sum.\n\n    >>> add(1, 2)\n    """'
+    ]
+    assert [text.split("\n")[0] for text in docstrings(code) if text] == [
+        "The module.",
+        "Return the sum.",
+        "A class.",
+        "A method.",
+    ]
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "a.py").write_text(code)
+    (tmp_path / "lib" / "notes.md").write_text("no code")
+    spec = {"kind": "text", "path": "lib", "length": [5, 100]}
+    (source,) = read(tmp_path, {**spec, "unit": "signature"})
+    assert [prompt.text for prompt in source.prompts] == list(signatures(code))
+    (source,) = read(tmp_path, {**spec, "unit": "docstring"})
+    assert len(source.prompts) == 4 and "unreadable_file" not in source.dropped
+
+
+def test_definitions_are_found_in_every_kind_of_statement() -> None:
+    names = "abcdefghi"
+    a, b, c, d, e, f, g, h, i = (f"def {name}(): pass" for name in names)
+    code = (
+        f"if x:\n {a}\nelse:\n {b}\ntry:\n {c}\nexcept E:\n {d}\nfinally:\n {e}\n"
+        f"with x:\n {f}\nfor y in x:\n {g}\nmatch x:\n case 1:\n  {h}\n"
+        f"class C:\n def o(self):\n  {i}\n"
+    )
+    found = {text.split("(")[0].removeprefix("def ") for text in functions(code)}
+    assert found == {*names, "o"}
+
+
+def test_the_folder_of_an_installed_package_is_at_hand(tmp_path: Path) -> None:
+    spec = {"kind": "text", "path": "{json}/decoder.py", "unit": "docstring", "length": [20, 2000]}
+    (source,) = read(tmp_path, spec)
+    assert any("Simple JSON" in prompt.text for prompt in source.prompts)
+    with pytest.raises(InvalidRequest, match="not_there"):
+        read(tmp_path, {**spec, "path": "{not_there}/*.py"})
+
+
+def test_records_bring_their_tools(tmp_path: Path) -> None:
+    function = {"name": "refund", "parameters": {"type": "object"}}
+    spec = jsonl(
+        tmp_path,
+        {"prompt": "one", "functions": [function]},
+        {"prompt": "two", "functions": [{"type": "function", "function": function}]},
+        {"prompt": "three", "functions": "refund"},
+        {"prompt": "four"},
+    )
+    (source,) = read(tmp_path, {**spec, "tools": "functions"})
+    assert {prompt.text: prompt.tools for prompt in source.prompts} == dict.fromkeys(
+        ("one", "two"), ({"type": "function", "function": function},)
+    )
+    assert source.dropped == {"no_tools": 2}
+    typed = {"kind": "noisy", "of": "s0"}
+    assert all(
+        prompt.tools for prompt in read(tmp_path, {**spec, "tools": "functions"}, typed)[1].prompts
+    )
+    grammar = {"kind": "choice", "value": ["yes", "no"]}
+    own = {"name": "s", **spec, "tools": "functions"}
+    with pytest.raises(InvalidRequest, match=r"sources\[0\].tools"):
+        read_app({"name": "t", "grammar": grammar, "sources": [own]}, tmp_path)
+
+
+def test_phrases_may_be_conversations(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text(
+        'phrases: ["Buy a {thing}.", ["A {thing}?", "Yes, a {thing}.", "How much is a {thing}?"]]\n'
+        "slots: {thing: [lamp, cup, pen]}\n"
+    )
+    (source,) = read(tmp_path, {"kind": "phrases", "path": "p.yaml", "count": 40})
+    talks = [prompt for prompt in source.prompts if len(prompt.messages) > 1]
+    assert len(talks) == 3 and {talk.origin for talk in talks} == {"A {thing}?"}
+    for talk in talks:
+        assert [m["role"] for m in talk.messages] == ["user", "assistant", "user"]
+        (thing,) = {re.search("(lamp|cup|pen)", m["content"])[0] for m in talk.messages}  # type: ignore[index]
+        assert talk.text == f"How much is a {thing}?"
+    (tmp_path / "p.yaml").write_text('phrases: [["A question?", "An answer."]]\n')
+    with pytest.raises(InvalidRequest, match="the user's last"):
+        read(tmp_path, {"kind": "phrases", "path": "p.yaml"})
 
 
 def test_the_standard_library_is_at_hand(tmp_path: Path) -> None:

@@ -22,13 +22,15 @@ AHEAD = 2  # batches of requests that the engine holds: no step begins with an e
 @dataclass(frozen=True, slots=True)
 class Ask:
     """One request. `prompt_ids` are what serving sends; `messages` are the same for a server that
-    renders them itself. `bound` asks for the application's grammar or tools."""
+    renders them itself. `bound` asks for the application's grammar or tools; `tools` are those of
+    the prompt, which the answer is free to call."""
 
     index: int
     prompt_ids: tuple[int, ...]
     params: SamplingParams
     messages: tuple[Mapping[str, str], ...]
     bound: bool = False
+    tools: tuple[Mapping[str, object], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ from paceline.synth.source_spec import (
     AtLeastOne,
     DerivedSource,
     Numbers,
+    PackageSource,
+    RecordSource,
     Template,
     Texts,
     WrittenSource,
@@ -214,6 +216,11 @@ class App(YamlDocument):
             raise InvalidRequest("sources", names, expected)
         self._check_mix()
         self._check_derived()
+        for index, source in enumerate(self.sources):
+            own_tools = isinstance(source, RecordSource | PackageSource) and source.tools
+            if own_tools and source.own_system and self.bounds:
+                expected = "no tools of records where answers are bound, or system: none"
+                raise InvalidRequest(f"sources[{index}].tools", source.tools, expected)
         spoken = {source.language for source in self.sources}
         if self.languages is not None and set(self.languages) != spoken:
             expected = (

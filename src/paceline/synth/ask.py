@@ -18,7 +18,7 @@ from paceline.models.tokenizer import template_for
 from paceline.synth.answer import Ask, TargetAnswer
 from paceline.synth.app import App
 from paceline.synth.plan import Item
-from paceline.synth.prompts import Message, SourcePrompt, keyed, make_prompt
+from paceline.synth.prompts import Message, SourcePrompt, Tool, keyed, make_prompt
 from paceline.synth.source_spec import AnySource, RewriteSource, TurnSource
 from paceline.synth.sources import Source
 
@@ -105,11 +105,11 @@ class Asker:
 
     def ask(self, item: Item, prompt: SourcePrompt) -> Ask:
         """Return the application's request for a prompt. Raises ItemDropped."""
-        messages = self.messages(item.spec, prompt)
+        messages = self.messages(item.spec, prompt, item.sample)
         if any(token in message["content"] for message in messages for token in self._special):
             raise ItemDropped("special_token")  # would end the turn that it stands in
         try:
-            ids = self._encode(item.spec, messages)
+            ids = self._encode(item.spec, messages, prompt.tools)
         except InvalidRequest:
             raise ItemDropped("not_rendered") from None
         sampling, bound = self.app.sampling, self.bound(item.spec)
@@ -122,7 +122,7 @@ class Asker:
             seed=item.seed,
             grammar=self.grammar if bound else None,
         )
-        return Ask(item.index, tuple(ids), params, tuple(messages), bound)
+        return Ask(item.index, tuple(ids), params, tuple(messages), bound, prompt.tools)
 
     def check(self, ask: Ask, answer: TargetAnswer) -> None:
         """Raise ItemDropped for an answer that cannot be used: faulty, empty, or cut before the end
@@ -151,9 +151,11 @@ class Asker:
         grammar = {"kind": self.grammar.kind, "value": self.grammar.source}
         return Binding.read(grammar | {"sources": names})
 
-    def messages(self, spec: AnySource, prompt: SourcePrompt) -> list[Message]:
+    def messages(self, spec: AnySource, prompt: SourcePrompt, sample: int = 0) -> list[Message]:
         """Return the conversation as the application sends it."""
-        text = spec.template.replace("{prompt}", prompt.text)
+        draw = keyed(self.app.seed, "template", spec.name, prompt.key) + sample
+        template = spec.template[draw % len(spec.template)]
+        text = template.replace("{prompt}", prompt.text)
         messages = [*prompt.messages[:-1], {"role": "user", "content": text}]
         if not spec.own_system:
             return messages
@@ -212,7 +214,7 @@ class Asker:
             prompt = make_prompt(text, str(item.number), start)
         else:
             user = {"role": "user", "content": text.strip('"“”')}
-            prompt = make_prompt([*base.messages[:-1], user], base.place, base.family)
+            prompt = make_prompt([*base.messages[:-1], user], base.place, base.family, base.tools)
         if prompt is None or not item.spec.length[0] <= len(prompt.text) <= item.spec.length[1]:
             raise ItemDropped("turn_length")
         return prompt
@@ -264,8 +266,10 @@ class Asker:
             return []
         return [{"role": "system", "content": self.app.system}]
 
-    def _encode(self, spec: AnySource, messages: list[Message]) -> list[int]:
-        tools = self.tools if spec.own_system else ()
+    def _encode(
+        self, spec: AnySource, messages: list[Message], tools: Sequence[Tool] = ()
+    ) -> list[int]:
+        tools = tools or (self.tools if spec.own_system else ())
         return encode_chat(self.target.tokenizer, messages, tools)
 
     def _compiled(self) -> Grammar | None:

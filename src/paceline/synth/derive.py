@@ -28,7 +28,7 @@ def noisy(
         draw = random.Random(keyed(seed, spec.name, kind, prompt.key))
         text = " ".join(NOISES[kind](prompt.text.split(), draw))
         messages = [*prompt.messages[:-1], {"role": "user", "content": text}]
-        yield make_prompt(messages, f"{kind}:{prompt.place}", prompt.family)
+        yield make_prompt(messages, f"{kind}:{prompt.place}", prompt.family, prompt.tools)
 
 
 def reworded(

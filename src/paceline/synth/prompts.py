@@ -10,6 +10,7 @@ from typing import TypeGuard, TypeVar
 
 Name = TypeVar("Name")
 Message = dict[str, str]
+Tool = Mapping[str, object]
 ROLES = ("system", "user", "assistant")
 
 
@@ -17,12 +18,14 @@ ROLES = ("system", "user", "assistant")
 class SourcePrompt:
     """A conversation that ends with the user's turn. `place` is its place in its source. `origin`
     is what it was made from, as others were: a phrase, a beginning, or # and the key of another
-    prompt; "" where there is none."""
+    prompt; "" where there is none. It is sent with its own `tools`, as OpenAI writes them, instead
+    of the application's."""
 
     messages: tuple[Message, ...]
     place: str
     key: str
     origin: str = ""
+    tools: tuple[Tool, ...] = ()
 
     @property
     def text(self) -> str:
@@ -35,7 +38,9 @@ class SourcePrompt:
         return self.origin or f"#{self.key}"
 
 
-def make_prompt(value: object, place: str, origin: str = "") -> SourcePrompt | None:
+def make_prompt(
+    value: object, place: str, origin: str = "", tools: tuple[Tool, ...] = ()
+) -> SourcePrompt | None:
     """Make a prompt of a text, or of a list of messages, which is cut behind the user's last turn.
     Return None for any other value."""
     if isinstance(value, str):
@@ -54,7 +59,7 @@ def make_prompt(value: object, place: str, origin: str = "") -> SourcePrompt | N
         "".join(message["content"] for message in messages).encode()
     except UnicodeError:  # half a surrogate pair, which JSON can escape
         return None
-    return SourcePrompt(tuple(messages), place, prompt_key(messages), origin)
+    return SourcePrompt(tuple(messages), place, prompt_key(messages), origin, tools)
 
 
 def prompt_key(messages: Sequence[Message]) -> str:
@@ -64,6 +69,8 @@ def prompt_key(messages: Sequence[Message]) -> str:
 
 
 def normalised(text: str) -> str:
+    if text.isascii():
+        return " ".join(text.lower().split())  # the same, and most prompts are ASCII
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 

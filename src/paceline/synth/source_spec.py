@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
 import sysconfig
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -35,7 +37,7 @@ class YamlDocument(Document):
         return {name: item for name, item in value.items() if item is not None}
 
 
-def listed(value: object) -> object:
+def listed(value: object) -> tuple[Any, ...]:
     """Turn a list into a tuple, and a single value into a tuple of one."""
     return tuple(value) if isinstance(value, list | tuple) else (value,)
 
@@ -47,10 +49,22 @@ def _one_or_more(kind: str) -> WithJsonSchema:
 def _absolute(paths: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
     """Take paths from the folder of app.yaml."""
     folder = info.context if isinstance(info.context, Path) else Path()
-    stdlib = sysconfig.get_path("stdlib")
-    return tuple(str(folder / Path(p.replace("{stdlib}", stdlib)).expanduser()) for p in paths)
+    return tuple(str(folder / Path(PLACE.sub(_place, path)).expanduser()) for path in paths)
 
 
+def _place(name: re.Match[str]) -> str:
+    """Return the folder of Python's own library, or of a package that can be imported. Nothing is
+    imported. Raises InvalidRequest."""
+    if name[1] == "stdlib":
+        return sysconfig.get_path("stdlib")
+    found = importlib.util.find_spec(name[1])
+    folders = None if found is None else found.submodule_search_locations
+    if not folders:
+        raise InvalidRequest("", name[0], "{stdlib}, or a package that Python can import")
+    return next(iter(folders))
+
+
+PLACE = re.compile(r"\{([A-Za-z_]\w*)\}")
 SHARES = "at least one, each with its share"
 Noise = Literal["typos", "fillers", "repeats", "bare"]
 AtLeastOne = Annotated[int, Between(1)]
@@ -74,6 +88,12 @@ Template = Annotated[
         lambda text: bool(text.count("{prompt}") == 1),
     ),
 ]
+Templates = Annotated[
+    tuple[Template, ...],
+    Expected("a text with {prompt} in it once, or a list of such texts", bool),
+    BeforeValidator(listed),
+    _one_or_more("string"),
+]
 Paths = Annotated[Texts, AfterValidator(_absolute)]
 Length = Annotated[
     tuple[int, int],
@@ -89,6 +109,15 @@ Way = Annotated[
     Expected("the way to the prompts, as turns.*.text"),
     WithJsonSchema({"type": "string"}),
 ]
+
+
+# Of records: what a request with tools has beside its messages.
+TOOLS = about(
+    "the way to the record's tools, a list of functions, as `functions`: the prompt is sent with "
+    "them, and the answer is free to call them",
+    None,
+    "none",
+)
 
 
 class SourceSpec(YamlDocument):
@@ -119,8 +148,11 @@ class SourceSpec(YamlDocument):
         None,
         "`own` on task and foreign, else `none`",
     )
-    template: Template = about(
-        'put around each prompt, inside the application\'s, as `"Explain:\\n{prompt}"`', "{prompt}"
+    template: Templates = about(
+        'put around each prompt, inside the application\'s, as `"Explain:\\n{prompt}"`; of a list, '
+        "each prompt and sample draws one",
+        ("{prompt}",),
+        "`{prompt}`",
     )
     length: Length = about(
         "shortest and longest prompt, in characters",
@@ -150,16 +182,22 @@ class RecordSource(SourceSpec):
         ("prompt",),
         "`prompt`",
     )
+    tools: Way | None = TOOLS
     format: ClassVar[str] = "jsonl"
 
 
 class TextSource(SourceSpec):
-    """Paragraphs of text files, functions of Python files."""
+    """Paragraphs of text files; functions and documentation of Python files."""
 
     kind: Literal["text"]
-    path: Paths = about("file, glob or folder; `{stdlib}` in it is Python's own library")
-    unit: Literal["paragraph", "function"] = about(
-        "what a text is cut into: `paragraph` or `function`", "paragraph"
+    path: Paths = about(
+        "file, glob or folder; `{stdlib}` in it is Python's own library, and `{NAME}` the folder "
+        "of an installed package"
+    )
+    unit: Literal["paragraph", "function", "signature", "docstring"] = about(
+        "what a text is cut into: `paragraph`; `function`, whole; `signature`, a module's function "
+        "up to the end of its docstring; or `docstring`, of anything",
+        "paragraph",
     )
     length: Length = (200, 1200)
 
@@ -172,10 +210,12 @@ class PackageSource(SourceSpec):
     files: Texts = about("glob within the package")
     format: Literal["json", "jsonl", "yaml", "csv"] = about("json, jsonl, yaml or csv")
     field: Way = about("the way to the prompt, as for `jsonl`", (), "the record itself")
+    tools: Way | None = TOOLS
 
 
 class PhraseSource(SourceSpec):
-    """Phrases with `{slots}` from a YAML file, as above; `#` is any digit."""
+    """Phrases with `{slots}` from a YAML file, as above; `#` is any digit. A phrase that is a list
+    is a conversation: the turns of user and assistant, the user's last."""
 
     kind: Literal["phrases"]
     path: Paths = about(f"the YAML file; `count` is how many are written ({COUNT_OF_PHRASES})")

@@ -18,7 +18,7 @@ from pathlib import Path
 from paceline.core import InvalidRequest
 from paceline.synth.derive import noisy, reworded
 from paceline.synth.logs import logged_messages, read_consent
-from paceline.synth.prompts import SourcePrompt, keyed, make_prompt
+from paceline.synth.prompts import SourcePrompt, Tool, keyed, make_prompt
 from paceline.synth.source_spec import (
     COUNT_OF_PHRASES,
     AnySource,
@@ -32,9 +32,17 @@ from paceline.synth.source_spec import (
     TextSource,
     TurnSource,
 )
-from paceline.synth.texts import filled_phrases, functions, paragraphs, parse_yaml
+from paceline.synth.texts import (
+    docstrings,
+    filled_phrases,
+    functions,
+    paragraphs,
+    parse_yaml,
+    signatures,
+)
 
-SUFFIXES = {"function": ("py",), "paragraph": ("txt", "md", "rst")}
+CODE = {"function": functions, "signature": signatures, "docstring": docstrings}
+PROSE = ("txt", "md", "rst")  # names of files in folders of paragraphs; other units are code
 
 
 @dataclass(slots=True)
@@ -100,7 +108,7 @@ def _read(spec: AnySource, seed: int, taken: set[str], above: Mapping[str, Sourc
         files = _named_files(spec)
         source = Source(spec, _licence(spec, files))
         read = _values(spec, files, source.dropped)
-        values = (make_prompt(value, place, origin) for value, place, origin in read)
+        values = (make_prompt(*found) for found in read)
     for prompt in values:
         source.found += 1
         if prompt is None:
@@ -130,7 +138,9 @@ def _named_files(spec: FileSource | PackageSource) -> dict[str, Path]:
         paths = _packaged(spec)
     else:
         field, patterns, expected = "path", spec.path, "from the folder of app.yaml"
-        suffixes = SUFFIXES[spec.unit] if isinstance(spec, TextSource) else ("jsonl",)
+        suffixes = ("jsonl",)
+        if isinstance(spec, TextSource):
+            suffixes = PROSE if spec.unit == "paragraph" else ("py",)
         paths = {path for pattern in spec.path for path in _globbed(pattern, suffixes)}
     if not paths:
         raise InvalidRequest(field, list(patterns), f"at least one file {expected}")
@@ -178,8 +188,8 @@ def _licence(spec: FileSource | PackageSource, files: Mapping[str, Path]) -> str
 
 def _values(
     spec: FileSource | PackageSource, files: dict[str, Path], dropped: Counter[str]
-) -> Iterator[tuple[object, str, str]]:
-    """Yield every value that may be a prompt, with its place and its origin."""
+) -> Iterator[tuple[object, str, str, tuple[Tool, ...]]]:
+    """Yield every value that may be a prompt, with its place, its origin and its tools."""
     for name, path in files.items():
         try:
             text = path.read_text("utf-8")
@@ -189,43 +199,63 @@ def _values(
                 continue
             expected = f"readable UTF-8 files; {name}: {error}"
             raise InvalidRequest("", spec.name, expected) from error
-        for number, (value, origin) in enumerate(_texts(spec, name, text, dropped)):
-            yield value, f"{number}" if len(files) == 1 else f"{name}:{number}", origin
+        for number, (value, origin, tools) in enumerate(_texts(spec, name, text, dropped)):
+            yield value, f"{number}" if len(files) == 1 else f"{name}:{number}", origin, tools
 
 
 def _texts(
     spec: FileSource | PackageSource, name: str, text: str, dropped: Counter[str]
-) -> Iterator[tuple[object, str]]:
-    """Yield the values of one file, each with its origin."""
+) -> Iterator[tuple[object, str, tuple[Tool, ...]]]:
+    """Yield the values of one file, each with its origin and its tools."""
     if isinstance(spec, PhraseSource):
         content = parse_yaml(text, name, "path")
-        yield from filled_phrases(content, spec.name, spec.count or COUNT_OF_PHRASES)
-        return
-    values: Iterable[object]
-    if isinstance(spec, LogSource):
-        values = logged_messages(text, name, dropped)
-    elif not isinstance(spec, TextSource):
-        values = _fields(spec, name, text, dropped)
-    elif spec.unit == "paragraph":
-        values = paragraphs(text, *spec.length)
+        for value, phrase in filled_phrases(content, spec.name, spec.count or COUNT_OF_PHRASES):
+            yield value, phrase, ()
+    elif isinstance(spec, RecordSource | PackageSource):
+        for value, tools in _fields(spec, name, text, dropped):
+            yield value, "", tools
     else:
-        try:
-            values = list(functions(text))
-        except (SyntaxError, ValueError):
-            dropped["unreadable_file"] += 1
-            values = ()
-    for value in values:
-        yield value, ""
+        values: Iterable[object]
+        if isinstance(spec, LogSource):
+            values = logged_messages(text, name, dropped)
+        elif spec.unit == "paragraph":
+            values = paragraphs(text, *spec.length)
+        else:
+            try:
+                values = list(CODE[spec.unit](text))
+            except (SyntaxError, ValueError):
+                dropped["unreadable_file"] += 1
+                values = ()
+        for value in values:
+            yield value, "", ()
 
 
 def _fields(
     spec: RecordSource | PackageSource, name: str, text: str, dropped: Counter[str]
-) -> Iterator[object]:
+) -> Iterator[tuple[object, tuple[Tool, ...]]]:
     for record in _records(spec, name, text):
         values = list(selected(record, spec.field))
         if not values:
             dropped["no_field"] += 1
-        yield from values
+        tools: tuple[Tool, ...] = ()
+        if spec.tools is not None:
+            tools = _tools(next(selected(record, spec.tools), None))
+            if not tools:
+                dropped["no_tools"] += 1
+                continue
+        for value in values:
+            yield value, tools
+
+
+def _tools(value: object) -> tuple[Tool, ...]:
+    """Return functions, or tools as OpenAI writes them, as tools; () for any other value."""
+    entries = value if isinstance(value, list) else []
+    functions = [
+        entry.get("function", entry) if isinstance(entry, dict) else None for entry in entries
+    ]
+    if not all(isinstance(f, dict) and isinstance(f.get("name"), str) for f in functions):
+        return ()
+    return tuple({"type": "function", "function": function} for function in functions)
 
 
 def _records(spec: RecordSource | PackageSource, name: str, text: str) -> Iterator[object]:

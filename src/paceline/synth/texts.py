@@ -8,17 +8,22 @@ import textwrap
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import cycle
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from paceline.core import InvalidRequest
 from paceline.core.documents import Document
-from paceline.core.field_types import Expected
+from paceline.core.field_types import Expected, NonEmpty
 from paceline.dataset.training_set import train_package
-from paceline.synth.prompts import keyed
-from paceline.synth.source_spec import Texts
+from paceline.synth.prompts import Message, keyed
+from paceline.synth.source_spec import listed
 
+FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")  # lists of statements in a statement
+DIGIT = re.compile("#")
 SLOT = re.compile(r"\{(\w+)\}")
 SLOT_VALUES = "texts for each {slot} that a phrase has, and for no other"
 SlotValues = Annotated[list[str], Expected(SLOT_VALUES, bool)]
@@ -55,27 +60,50 @@ def _loader() -> Any:
     return Loader
 
 
-class Phrases(Document):
-    """A file of phrases, and the values that each {slot} in them may have; `#` in a value is any
-    digit."""
+def _ends_with_user(phrase: str | list[str]) -> bool:
+    return isinstance(phrase, str) or len(phrase) % 2 == 1
 
-    phrases: Texts
+
+class Phrases(Document):
+    """A file of phrases or conversations, and the values that each {slot} in them may have; `#` in
+    a value is any digit."""
+
+    phrases: Annotated[
+        list[NonEmpty | list[NonEmpty]],
+        Expected(
+            "phrases, or conversations: lists of the turns of user and assistant, the user's last",
+            lambda phrases: bool(phrases) and all(map(_ends_with_user, phrases)),
+        ),
+        BeforeValidator(lambda value: list(listed(value))),
+    ]
     slots: dict[str, SlotValues] = Field(default_factory=dict)
 
 
-def filled_phrases(content: object, source: str, count: int) -> Iterator[tuple[str, str]]:
-    """Yield `count` texts, each with its phrase: phrase after phrase, and always the same for a
-    source of this name.
+def filled_phrases(
+    content: object, source: str, count: int
+) -> Iterator[tuple[str | list[Message], str]]:
+    """Yield `count` texts or conversations, each with its phrase or the user's first one: phrase
+    after phrase, and always the same for a source of this name. A slot has one value in all turns.
 
     Raises InvalidRequest for a file of another form, and for a slot without values.
     """
     file = Phrases.read(content, "path")
-    slots = {name for phrase in file.phrases for name in SLOT.findall(phrase)}
+    slots = {
+        name for phrase in file.phrases for turn in listed(phrase) for name in SLOT.findall(turn)
+    }
     for name in sorted(slots ^ file.slots.keys()):
         raise InvalidRequest(f"path.slots.{name}", file.slots.get(name), SLOT_VALUES)
     for number in range(count):
         phrase = file.phrases[number % len(file.phrases)]
-        yield _filled(phrase, file.slots, source, number), phrase
+        if isinstance(phrase, str):
+            yield _filled(phrase, file.slots, source, number), phrase
+            continue
+        turns = [_filled(turn, file.slots, source, number) for turn in phrase]
+        roles = cycle(("user", "assistant"))
+        yield (
+            [{"role": role, "content": turn} for role, turn in zip(roles, turns, strict=False)],
+            phrase[0],
+        )
 
 
 def _filled(phrase: str, slots: Mapping[str, Sequence[str]], source: str, number: int) -> str:
@@ -83,7 +111,7 @@ def _filled(phrase: str, slots: Mapping[str, Sequence[str]], source: str, number
         values = slots[slot[1]]
         draw = keyed("slot", source, number, slot[1])
         text = values[draw % len(values)]
-        return re.sub("#", lambda mark: str(keyed(draw, mark.start()) % 10), text)
+        return DIGIT.sub(lambda mark: str(keyed(draw, mark.start()) % 10), text)
 
     return SLOT.sub(value, phrase)
 
@@ -111,11 +139,41 @@ def functions(text: str) -> Iterator[str]:
 
     Raises SyntaxError or ValueError for what is no Python file.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SyntaxWarning)  # about the file's own escapes
-        tree = ast.parse(text)
-    lines = text.splitlines()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+    tree, lines = _parsed(text)
+    for node in _definitions(tree.body):
+        if isinstance(node, FUNCTION):
             first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
             yield textwrap.dedent("\n".join(lines[first - 1 : node.end_lineno]))
+
+
+def signatures(text: str) -> Iterator[str]:
+    """Yield the functions of a module that have a docstring, up to its end: a body that is to be
+    written. Raises as functions() does."""
+    tree, lines = _parsed(text)
+    for node in tree.body:
+        if isinstance(node, FUNCTION) and ast.get_docstring(node, clean=False) is not None:
+            yield "\n".join(lines[node.lineno - 1 : node.body[0].end_lineno])
+
+
+def docstrings(text: str) -> Iterator[str]:
+    """Yield the docstrings of a Python file, flush left. Raises as functions() does."""
+    tree, _ = _parsed(text)
+    for node in (tree, *_definitions(tree.body)):
+        yield ast.get_docstring(node) or ""
+
+
+def _definitions(body: Sequence[ast.AST]) -> Iterator[Definition]:
+    """Yield functions and classes at any depth. Only statements are looked at: no expression holds
+    one, and most of a tree is expressions."""
+    for node in body:
+        if isinstance(node, (*FUNCTION, ast.ClassDef)):
+            yield node
+        for name in BLOCKS:
+            yield from _definitions(getattr(node, name, ()))
+
+
+def _parsed(text: str) -> tuple[ast.Module, list[str]]:
+    """Return the tree of a Python file, and its lines."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)  # about the file's own escapes
+        return ast.parse(text), text.splitlines()

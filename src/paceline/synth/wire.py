@@ -84,6 +84,8 @@ class Wire:
             body["stop"] = list(params.stop)
         if token_ids:
             body["return_token_ids"] = True
+        if ask.tools:
+            body["tools"] = list(ask.tools)
         return {**body, **(self.app.bounds.body if ask.bound else {})}
 
     def answer(self, ask: Ask, reply: ChatReply) -> TargetAnswer:
