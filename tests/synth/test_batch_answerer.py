@@ -13,11 +13,11 @@ import torch
 from scipy.stats import chisquare
 
 from paceline.core import Grammar, InvalidRequest, SamplingParams
+from paceline.dataset.training_set import SPLITS, read_manifest, read_rows
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
 from paceline.engine.driver import Driver
 from paceline.models.network import TorchNetwork
-from paceline.dataset.training_set import SPLITS, read_manifest, read_rows
 from paceline.synth import job
 from paceline.synth.answer import Answerer, Ask, TargetAnswer
 from paceline.synth.batch_answerer import BatchAnswerer
