@@ -233,7 +233,8 @@ def test_a_batch_makes_a_set(target: Path, tmp_path: Path) -> None:
     """Users' turns that the target writes itself, and answers to them, with rows for a few."""
     own = {"name": "self", "kind": "self", "length": [2, 400], "temperature": 5.0, "max_tokens": 60}
     source = {"name": "task", "kind": "jsonl", "path": "task.jsonl"}
-    parts = made(tmp_path, target, sources=[source, {**own, "part": "replay"}])
+    mix = {"on_task": 0.5, "replay": 0.5}
+    parts = made(tmp_path, target, sources=[source, {**own, "part": "replay"}], mix=mix)
     synth = SynthJob(*parts)
     options = config(6, max_model_len=256)
     collector = synth.make(tmp_path / "set", BatchAnswerer(parts[2].target.loaded, options))
