@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,15 +13,21 @@ import torch
 from scipy.stats import chisquare
 
 from paceline.core import Grammar, InvalidRequest, SamplingParams
+from paceline.dataset.training_set import SPLITS, read_manifest, read_rows
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
 from paceline.engine.driver import Driver
 from paceline.models.network import TorchNetwork
+from paceline.synth import job
 from paceline.synth.answer import Answerer, Ask, TargetAnswer
 from paceline.synth.batch_answerer import BatchAnswerer
+from paceline.synth.job import SynthJob
+from paceline.synth.row_batch import rows_that_fit
 from tests.engine.tiny import EOS, VOCAB, tiny_config, tiny_model
 from tests.models.tiny import run_in_chunks
 from tests.random_weights import random_weights
+
+from .tiny import made
 
 CONTEXT = 96
 PROMPTS = [tuple((7 * i + j * j) % 256 for j in range(1 + 5 * i % 41)) for i in range(23)]
@@ -66,9 +73,7 @@ def model_that_ends(**changes: Any) -> Any:
 
 @pytest.mark.parametrize("rows", [1, 5, 64])
 def test_greedy_answers_are_the_engines(rows: int) -> None:
-    wanted = [
-        replace(ask, params=replace(ask.params, max_tokens=10 + ask.index)) for ask in asks()
-    ]
+    wanted = [replace(ask, params=replace(ask.params, max_tokens=10 + ask.index)) for ask in asks()]
     got = answered(BatchAnswerer(model_that_ends(), config(rows)), wanted)
     assert got == engines(model_that_ends(), wanted)
     assert {answer.finish_reason for answer in got} == {"stop", "length"}
@@ -100,7 +105,7 @@ def test_one_answer_after_the_other(prompts: Sequence[Sequence[int]]) -> None:
         answerer.submit(ask)
         got += answerer.wait()
     assert got == engines(tiny_model("float32"), wanted) and answerer.wait() == []
-    assert answerer.in_flight == 0 and answerer.capacity == 4
+    assert answerer.in_flight == 0 and answerer.capacity == 2
 
 
 @pytest.mark.parametrize("where", [3, 17])
@@ -109,7 +114,10 @@ def test_stop_texts_and_stop_tokens_end_answers_as_in_the_engine(where: int) -> 
     plain = engines(model, asks(PROMPTS[:4]))
     decode = model.tokenizer.decode
     stop = decode(plain[2].ids[where : where + 2])
-    for params in ({"stop": (stop, "nowhere")}, {"stop_token_ids": plain[1].ids[where : where + 1]}):
+    for params in (
+        {"stop": (stop, "nowhere")},
+        {"stop_token_ids": plain[1].ids[where : where + 1]},
+    ):
         wanted = asks(PROMPTS[:4], **params)
         got = answered(BatchAnswerer(tiny_model("float32"), config()), wanted)
         assert got == engines(tiny_model("float32"), wanted) != plain
@@ -179,12 +187,15 @@ def test_what_a_batch_does_not_do_is_refused_by_name() -> None:
         assert caught.value.field == option
 
 
-def test_a_model_that_says_no_number_is_a_fault_of_the_answer() -> None:
-    model = tiny_model("float32")
-    answerer = BatchAnswerer(model, config())
-    answerer._decoder.network.embedding[PROMPTS[5][2]] = torch.nan
-    got = answered(answerer, asks(PROMPTS[4:7], max_tokens=5))
-    assert [answer.fault for answer in got] == [None, "model_not_finite", None]
+def test_an_answer_without_numbers_is_a_fault_of_its_own_alone() -> None:
+    model = tiny_model("float32", tie_word_embeddings=False)
+    wanted = asks([PROMPTS[6], PROMPTS[5], PROMPTS[4]], max_tokens=5)  # ever shorter, in one row
+    plain = answered(BatchAnswerer(model, config(1)), wanted)
+    answerer = BatchAnswerer(model, config(1))
+    answerer._decoder.network.embedding[PROMPTS[5][7]] = torch.nan
+    got = answered(answerer, wanted)
+    assert PROMPTS[5][7] not in [*PROMPTS[6], *PROMPTS[4], *plain[0].ids, *plain[2].ids]
+    assert got == [plain[0], TargetAnswer(1, (), "error", "model_not_finite"), plain[2]]
 
 
 def test_speed_counts_what_was_said() -> None:
@@ -193,3 +204,48 @@ def test_speed_counts_what_was_said() -> None:
     speed = answerer.speed()
     assert speed.tokens == sum(len(answer.ids) for answer in got)
     assert speed.prompt_tokens == sum(map(len, PROMPTS)) and 4 < speed.batch <= 8
+
+
+def test_on_cuda_a_batch_answers_what_it_can_and_the_log_says_why_not(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def chosen(sampling: dict[str, Any], options: dict[str, Any], **changes: Any) -> str:
+        sampling = {"temperature": 1.0, "max_tokens": 24, **sampling}
+        parts = made(tmp_path, target, sampling=sampling, **changes)
+        return str(SynthJob(*parts).own(**{"device": "cuda", **options}))
+
+    monkeypatch.setattr(job, "BatchAnswerer", lambda loaded, config: "batch")
+    monkeypatch.setattr(SynthJob, "engine", lambda self, **options: "engine")
+    assert chosen({"stop": ["END"]}, {"max_num_seqs": 7}) == "batch" and not caplog.messages
+    assert chosen({}, {"device": "cpu"}) == "engine" and not caplog.messages
+    for why, sampling, options, changes in (
+        ("sampling.top_p is given", {"top_p": 0.9}, {}, {}),
+        ("sampling.presence_penalty is given", {"presence_penalty": 0.5}, {}, {}),
+        ("drafter is ngram", {}, {"drafter": "ngram"}, {}),
+        ("backend is torch", {}, {"backend": "torch"}, {}),
+        ("bound to a grammar", {}, {}, {"grammar": {"kind": "regex", "value": "a+"}}),
+    ):
+        assert chosen(sampling, options, **changes) == "engine"
+        assert why in caplog.messages[-1]
+
+
+def test_a_batch_makes_a_set(target: Path, tmp_path: Path) -> None:
+    """Users' turns that the target writes itself, and answers to them, with rows for a few."""
+    own = {"name": "self", "kind": "self", "length": [2, 400], "temperature": 5.0, "max_tokens": 60}
+    source = {"name": "task", "kind": "jsonl", "path": "task.jsonl"}
+    mix = {"on_task": 0.5, "replay": 0.5}
+    parts = made(tmp_path, target, sources=[source, {**own, "part": "replay"}], mix=mix)
+    synth = SynthJob(*parts)
+    options = config(6, max_model_len=256)
+    collector = synth.make(tmp_path / "set", BatchAnswerer(parts[2].target.loaded, options))
+    assert collector.complete and collector.counts["rows_replay"] > 5
+    assert read_manifest(tmp_path / "set").target["answers"] == "batch: float32, cpu"
+    rows = [row for split in SPLITS for row in read_rows(tmp_path / "set", split)]
+    assert {row.finish_reason for row in rows} == {"stop", "length"} and len(rows) == 40
+
+
+@pytest.mark.parametrize(("free", "rows"), [(78 << 30, 2048), (20 << 30, 704), (1 << 28, 9)])
+def test_rows_fill_the_memory_that_is_free(free: int, rows: int) -> None:
+    row_bytes, vocab = 1024 * 30 * 2 * 3 * 64 * 2, 49152  # SmolLM2-135M, a context of 1024
+    fit = rows_that_fit(row_bytes, vocab, free)
+    assert fit == rows

@@ -93,6 +93,11 @@ class DenseDecoder:
             attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
             x = self._rest(layer, x, attended.transpose(1, 2).reshape(len(x), -1))
 
+    def clear(self, row: int) -> None:
+        """Write zeros to the keys and values of a row: NaN would stay behind the next text's mask,
+        and a masked value is still multiplied by 0."""
+        self.kv[:, :, row].zero_()
+
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         """As layers.rms_norm, in one kernel where torch has it."""
         return functional.rms_norm(x, weight.shape, weight, self.network.config.rms_norm_eps)
@@ -161,7 +166,9 @@ class DenseDecoder:
         q, kv = draw(self.rows, self.heads, self.head_dim), self.kv[0]
         kv[:, :, :length] = draw(*kv[:, :, :length].shape)
         positions = torch.arange(self.rows, device=self.kv.device) % length
-        wanted = self._masked(q, kv[0, :, :length], kv[1, :, :length], self._mask(positions, length))
+        wanted = self._masked(
+            q, kv[0, :, :length], kv[1, :, :length], self._mask(positions, length)
+        )
         try:
             got = self._flash(q, kv[0], kv[1], positions.int() + 1)
             error = float((got.float() - wanted.float()).abs().max())
@@ -171,7 +178,9 @@ class DenseDecoder:
         kv.zero_()
         if error <= 0.05:  # of numbers around 1 in bfloat16
             return True
-        log.warning("attention reads up to the longest text, flash attention fails here: %s", reason)
+        log.warning(
+            "attention reads up to the longest text, flash attention fails here: %s", reason
+        )
         return False
 
 

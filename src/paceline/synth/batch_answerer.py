@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -133,7 +132,9 @@ class BatchAnswerer:
 
     @property
     def capacity(self) -> int:
-        return AHEAD * self.rows - self.in_flight
+        # The first steps wait for no more requests than there are rows.
+        batches = AHEAD if self._launched else 1
+        return batches * self.rows - self.in_flight
 
     def submit(self, ask: Ask) -> None:
         """Queue a request. Raises InvalidRequest for one that the batch cannot answer as asked."""
@@ -210,6 +211,8 @@ class BatchAnswerer:
             answer = text.add(tokens[row], may_end[row])
             self._generated += len(text.ids) - before
             if answer is not None:
+                if answer.fault is not None:
+                    self._decoder.clear(row)
                 del self._texts[row]
                 self._free.append(row)
                 answers.append(answer)

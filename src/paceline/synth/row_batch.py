@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from paceline.core import PacelineError
 from paceline.models.dense_decoder import DenseDecoder
@@ -98,9 +97,9 @@ class RowBatch:
     def _step(self, length: int) -> None:
         logits = self.decoder.step(self._ids, self._positions, length)
         noise = torch.empty(logits.shape, dtype=torch.float32, device=self.device)
-        # -log of an exponential number is a Gumbel number.
-        noise = noise.exponential_(generator=self._random).log_().mul_(self._noise)
-        best, tokens = (logits * self._inverse).sub_(noise).max(-1)
+        noise.exponential_(generator=self._random).log_()  # the negative of Gumbel noise
+        scores = (logits * self._inverse).addcmul_(noise, self._noise, value=-1)
+        best, tokens = scores.max(-1)
         self._said.copy_(tokens.masked_fill(~torch.isfinite(best), NOT_FINITE))
         self._ids.copy_(tokens)
         self._positions.add_(1).clamp_(max=self.decoder.context - 1)
