@@ -87,12 +87,18 @@ def _unique(values: Grams) -> Grams:
     return values[first]
 
 
+def _found(values: Grams, text: Grams) -> npt.NDArray[np.bool_]:
+    """Return which of the values, in any order, a text has. Each is searched for, which is fast
+    where the text is far longer: numpy's isin would sort it anew."""
+    if not len(text):
+        return np.zeros(len(values), bool)
+    places = np.minimum(np.searchsorted(text, values), len(text) - 1)
+    return np.equal(text[places], values)
+
+
 def _common(text: Grams, other: Grams) -> int:
-    """Return how many n-grams of a text another one has. Each is searched for, which is fast where
-    the other one is far longer."""
-    places = np.searchsorted(other, text)
-    inside = places < len(other)
-    return int((other[places[inside]] == text[inside]).sum())
+    """Return how many n-grams of a text another one has."""
+    return int(_found(text, other).sum())
 
 
 def resemblance(first: Grams, second: Grams) -> float:
@@ -126,11 +132,16 @@ class TextIndex:
         if text.tobytes() in self._known:
             return True
         places = {place for gram in _prefix(text) for place in self._places.get(gram, ())}
-        alike = (self._texts[place] for place in places)
         # J is at most the ratio of the numbers of n-grams.
-        low, high = NEAR * len(text), len(text) / NEAR
-        alike = (other for other in alike if low <= len(other) <= high)
-        return any(resemblance(text, other) >= NEAR for other in alike)
+        low, high = NEAR * len(text) - 1e-9, len(text) / NEAR + 1e-9
+        alike = [other for place in places if low <= len(other := self._texts[place]) <= high]
+        if not alike:
+            return False
+        # resemblance() of each, in one search for all of them
+        sizes = np.array([len(other) for other in alike])
+        found = _found(np.concatenate(alike), text)
+        common = np.add.reduceat(found, np.cumsum(sizes) - sizes, dtype=np.int64)
+        return bool((common / (len(text) + sizes - common) >= NEAR).any())
 
 
 def _prefix(text: Grams) -> list[int]:

@@ -105,11 +105,11 @@ class DenseDecoder:
     def _qkv(self, layer: DecoderLayer, x: Tensor, angles: Angles) -> tuple[Tensor, Tensor, Tensor]:
         """Return q, k, v [rows, heads, head_dim] of x [rows, hidden], rotated."""
         qkv = layer.qkv.product(self._norm(x, layer.input_norm)).view(len(x), -1, self.head_dim)
-        both, v = qkv.split([self.heads + self.kv_heads, self.kv_heads], 1)
+        both, v = torch.split(qkv, [self.heads + self.kv_heads, self.kv_heads], 1)
         if layer.q_norm is not None and layer.k_norm is not None:
-            q, k = both.split([self.heads, self.kv_heads], 1)
+            q, k = torch.split(both, [self.heads, self.kv_heads], 1)
             both = torch.cat([self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)], 1)
-        q, k = rotate(both, *angles).split([self.heads, self.kv_heads], 1)
+        q, k = torch.split(rotate(both, *angles), [self.heads, self.kv_heads], 1)
         return q, k, v
 
     def _rest(self, layer: DecoderLayer, x: Tensor, attended: Tensor) -> Tensor:

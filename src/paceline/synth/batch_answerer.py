@@ -203,7 +203,8 @@ class BatchAnswerer:
     def _look(self) -> list[TargetAnswer]:
         """Wait for the queued steps, and return the answers that ended in them."""
         said = self._read()
-        may_end = np.isin(said, [*self._ends, NOT_FINITE]).any(0).tolist()
+        ends = np.isin(said, [*self._ends, NOT_FINITE])
+        may_end: list[bool] = np.logical_or.reduce(ends, 0).tolist()
         tokens, answers = said.T.tolist(), []
         self._running, self._steps = self._running + len(self._texts), self._steps + 1
         for row, text in list(self._texts.items()):
