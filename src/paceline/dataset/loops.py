@@ -14,6 +14,11 @@ REPEATS = 3
 MIN_TOKENS = 12  # shorter repeats ("- - -", a table's rule) are ordinary text
 MAX_PERIOD = 64
 NGRAM = 16  # tokens of a run that is a loop when it is said three times, whatever stands between
+SHORTEST = (
+    8  # tokens that every loop says again right behind themselves: those of four, three times
+)
+FACTORS = {1: np.uint64(0x9E3779B97F4A7C15), 2: np.uint64(0xBF58476D1CE4E5B9),
+           4: np.uint64(0x94D049BB133111EB), 8: np.uint64(0xD6E8FEB86659FD93)}  # fmt: skip
 
 
 def loop_start(token_ids: Sequence[int]) -> int | None:
@@ -28,19 +33,30 @@ def loop_start(token_ids: Sequence[int]) -> int | None:
 
 def _three_in_a_row(ids: np.ndarray) -> int | None:
     """Find the loop that is complete first, and among several the one with the shortest turn."""
-    loops: list[tuple[int, int, int]] = []
-    for period in range(1, min(MAX_PERIOD, len(ids) // REPEATS) + 1):
-        repeated = (max(REPEATS, -(-MIN_TOKENS // period)) - 1) * period
-        same = np.concatenate([[0], np.cumsum(ids[period:] == ids[:-period])])
-        complete = np.flatnonzero(same[repeated:] - same[:-repeated] == repeated)
-        if len(complete):
-            start = int(complete[0]) + period
-            loops.append((start + repeated, period, start))
+    most = min(MAX_PERIOD, len(ids) // REPEATS)
+    if most < 1 or not _repeats(ids, SHORTEST, 2):
+        return None
+    periods = np.arange(1, most + 1)
+    repeated = (np.maximum(REPEATS, -(-MIN_TOKENS // periods)) - 1) * periods
+    places = np.arange(len(ids))
+    behind = np.minimum(places + periods[:, None], len(ids) - 1)
+    same = (ids[behind] == ids) & (places < len(ids) - periods[:, None])
+    # Of each period and place, how many of the `repeated` tokens from there on are said again.
+    counts = np.pad(np.cumsum(same, 1), ((0, 0), (1, 0)))
+    ends = np.minimum(places + repeated[:, None], len(ids))
+    complete = np.take_along_axis(counts, ends, 1) - counts[:, :-1] == repeated[:, None]
+    first = complete.argmax(1) + periods
+    loops = [
+        (int(first[i] + repeated[i]), int(periods[i]), int(first[i]))
+        for i in np.flatnonzero(complete.any(1))
+    ]
     return min(loops)[2] if loops else None
 
 
 def _said_three_times(token_ids: Sequence[int]) -> int | None:
     """Return the second place of the n-gram that is the first to come a third time."""
+    if not _repeats(np.asarray(token_ids), NGRAM, REPEATS):
+        return None
     places: dict[tuple[int, ...], list[int]] = {}
     for start in range(len(token_ids) - NGRAM + 1):
         starts = places.setdefault(tuple(token_ids[start : start + NGRAM]), [])
@@ -48,3 +64,16 @@ def _said_three_times(token_ids: Sequence[int]) -> int | None:
         if len(starts) == REPEATS:
             return starts[1]
     return None
+
+
+def _repeats(ids: np.ndarray, size: int, times: int) -> bool:
+    """Return False where no run of `size` ids, a power of two, is said so many times, as in most
+    texts, which need no closer look then. True may be wrong: two runs can have one hash."""
+    if len(ids) < size + times - 1:
+        return False
+    hashes, length = ids.astype(np.uint64), 1
+    while length < size:  # the hash of a run is made of those of its halves
+        hashes = hashes[:-length] * FACTORS[length] + hashes[length:]
+        length *= 2
+    hashes.sort()
+    return bool((hashes[times - 1 :] == hashes[: 1 - times]).any())

@@ -60,10 +60,14 @@ def without_token(texts: Sequence[Text], token: int) -> list[Text]:
 
 def token_counts(texts: Sequence[Text], vocabulary: int) -> torch.Tensor:
     """Return how often the target said each token: int64 [vocabulary]."""
-    return sum(
-        (torch.bincount(text.ids[text.said], minlength=vocabulary) for text in texts),
-        torch.zeros(vocabulary, dtype=torch.int64),
-    )
+    said = torch.cat([text.ids[text.said] for text in texts])
+    return torch.bincount(said, minlength=vocabulary)
+
+
+def seen_tokens(texts: Sequence[Text]) -> list[int]:
+    """Return the tokens that stand in the texts, ascending."""
+    counts = torch.bincount(torch.cat([text.ids for text in texts]))
+    return [int(token) for token in counts.nonzero()[:, 0]]
 
 
 def frequent_tokens(counts: torch.Tensor, most: int) -> torch.Tensor:

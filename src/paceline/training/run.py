@@ -23,7 +23,13 @@ from paceline.models.networks import DTYPES, build_network, check_device
 from paceline.models.tensors import EMBEDDING
 from paceline.training import export
 from paceline.training.config import TrainConfig
-from paceline.training.data import frequent_tokens, read_data, token_counts, without_mask
+from paceline.training.data import (
+    frequent_tokens,
+    read_data,
+    seen_tokens,
+    token_counts,
+    without_mask,
+)
 from paceline.training.form import TrainingForm
 from paceline.training.losses import Head, Objective
 from paceline.training.shape import check_fit, drafter_json, mask_token, reshaped
@@ -137,7 +143,7 @@ def prepare(
     checkpoint = None if begun is None else load_checkpoint(begun)
     if checkpoint is not None:
         data = without_mask(data, checkpoint.config.mask_token_id, show)
-    seen = sorted({token for text in data.train for token in text.ids.tolist()})
+    seen = seen_tokens(data.train)
     hf = _drafter_config(config, loaded, checkpoint, seen)
     shape = read_dflash_config(hf)
     check_fit(shape, loaded.config, loaded.eos_ids, seen)
