@@ -22,7 +22,7 @@ from prompts import encoded
 
 from paceline import LLM, SamplingParams
 from paceline.bench.turns import in_turns, ratio, ratio_interval
-from paceline.core import OutputDelta, SpeculationStats, SpeculativeParams
+from paceline.core import OutputDelta, Round, SpeculationStats, SpeculativeParams
 from paceline.dataset.loops import loop_start
 
 MOST_TOKENS = 256
@@ -38,13 +38,17 @@ class Run:
             list(prompt), params, wishes, request_id=name, salt=name.encode()
         )
         self.marks: list[tuple[float, int]] = []
-        self.stats = SpeculationStats()
+        self.rounds: list[Round] = []
         engine.add([self.request])
         while engine.has_work:
             deltas: list[OutputDelta] = engine.step()
-            self.stats += SpeculationStats.of(d.round for d in deltas if d.round is not None)
+            self.rounds += [delta.round for delta in deltas if delta.round is not None]
             if deltas:
                 self.marks.append((time.perf_counter(), self.request.output_len))
+
+    @property
+    def stats(self) -> SpeculationStats:
+        return SpeculationStats.of(self.rounds)
 
     @property
     def ids(self) -> list[int]:

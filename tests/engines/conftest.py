@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.engines.first_generation import first_generation as make
+from paceline.drafters import shipped
+from tests.engines.first_generation import TARGET
 
 
 @pytest.fixture(scope="session")
 def first_generation() -> Path:
-    """Return a DFlash drafter for SmolLM2-135M that vLLM loads; the first use takes minutes."""
-    return make()
+    """Return a DFlash drafter for SmolLM2-135M that vLLM loads."""
+    return shipped.FOLDERS / TARGET
