@@ -5,6 +5,7 @@ from __future__ import annotations
 from paceline.dataset.training_set import Manifest, TrainingRow, write_manifest, write_shard
 from paceline.training.data import read_texts
 from paceline.training.packs import (
+    Pick,
     block_labels,
     draw_anchors,
     valid_anchors,
@@ -45,15 +46,19 @@ def test_two_texts_do_not_share_their_draws():
 
 
 def test_labels_are_the_slow_twins():
-    text = text_of(list(range(10, 30)), "....xxxxxxx...xxxxxx")
-    anchors = valid_anchors(text.said)
-    labels, there = block_labels(text, anchors, 6)
-    for row, anchor in enumerate(anchors.tolist()):
-        got = [
-            int(label) if known else None
-            for label, known in zip(labels[row], there[row], strict=True)
-        ]
-        assert got == slow_labels(text, anchor, 6), anchor
+    texts = [
+        text_of(list(range(10, 30)), "....xxxxxxx...xxxxxx"),
+        text_of(list(range(40, 49)), "..xxxxx.."),
+        text_of(list(range(60, 70)), "xxxx......"),
+    ]
+    picks = [Pick(text, valid_anchors(text.said)) for text in texts]
+    labels, there = block_labels(picks, 6)
+    expected = [slow_labels(p.text, anchor, 6) for p in picks for anchor in p.anchors.tolist()]
+    got = [
+        [int(label) if known else None for label, known in zip(row, counts, strict=True)]
+        for row, counts in zip(labels, there, strict=True)
+    ]
+    assert got == expected
 
 
 def test_evaluations_take_neighbours_with_room_for_whole_blocks():

@@ -9,8 +9,9 @@ from paceline.models.config import Attention
 from paceline.models.dflash.config import read_dflash_config
 from paceline.models.dflash.module import Dense, DFlashModule
 from paceline.training import attention as attention_module
-from paceline.training.attention import FlexAttention, PackedAttention
+from paceline.training.attention import PackedAttention
 from paceline.training.packs import Pack, Pick, draw_anchors, make_pack
+from paceline.training.padded_attention import PaddedAttention
 from tests.models.dflash.tiny import config_json, random_drafter_weights
 from tests.training.twins import random_text
 
@@ -51,43 +52,32 @@ def dense(pack: Pack, kind: Attention, q, k, v) -> torch.Tensor:
     return torch.cat(mixed)
 
 
+@pytest.mark.parametrize("form", [PackedAttention, PaddedAttention])
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_a_pack_sees_what_the_mask_of_everything_shows(kind, monkeypatch):
+def test_a_pack_sees_what_the_mask_of_everything_shows(kind, form, monkeypatch):
     monkeypatch.setattr(attention_module, "GROUP", 7)  # several groups, the last one smaller
     pack = small_pack()
     q, k, v = rows(pack, 4, 0, False), rows(pack, 2, 1, True), rows(pack, 2, 2, True)
     outer = torch.randn(q.shape, generator=torch.Generator().manual_seed(9))
     found = []
-    for mixed in (PackedAttention(pack)(kind, q, k, v), dense(pack, kind, q, k, v)):
+    for mixed in (form(pack)(kind, q, k, v), dense(pack, kind, q, k, v)):
         grads = torch.autograd.grad((mixed * outer).sum(), (q, k, v))
         found.append((mixed.detach(), *grads))
     for ours, twin in zip(*found, strict=True):
         torch.testing.assert_close(ours, twin, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_flex_attention_sees_what_the_mask_of_everything_shows(kind):
-    """On the CPU it has no backward."""
-    pack = small_pack()
-    q, k, v = (
-        rows(pack, heads, seed, keys).detach()
-        for heads, seed, keys in ((4, 0, False), (2, 1, True), (2, 2, True))
-    )
-    mixed = FlexAttention(pack, compiled=False)(kind, q, k, v)
-    torch.testing.assert_close(mixed, dense(pack, kind, q, k, v), rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_on_cuda_the_compiled_form_and_its_gradient_are_the_twins(kind):
+def test_on_cuda_the_padded_form_and_its_gradient_are_the_twins(kind):
     pack = small_pack().to("cuda")
     q, k, v = (
         rows(pack, heads, seed, keys).detach().cuda().requires_grad_()
         for heads, seed, keys in ((4, 0, False), (2, 1, True), (2, 2, True))
     )
     found = []
-    for mixed in (FlexAttention(pack)(kind, q, k, v), dense(pack, kind, q, k, v)):
+    for mixed in (PaddedAttention(pack)(kind, q, k, v), dense(pack, kind, q, k, v)):
         grads = torch.autograd.grad(mixed.square().sum(), (q, k, v))
         found.append((mixed.detach(), *grads))
     for ours, twin in zip(*found, strict=True):

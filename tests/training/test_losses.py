@@ -143,7 +143,7 @@ def test_chunks_do_not_change_loss_or_gradient(monkeypatch):
     case, objective = Case(3), Objective({"ce": 1.0})
     found = []
     for size in (1, 1 << 30):
-        monkeypatch.setattr(losses_module, "CHUNK_BYTES", size)
+        monkeypatch.setitem(losses_module.CHUNK_BYTES, "cpu", size)
         hidden = case.hidden.clone().requires_grad_()
         loss = case.fast(hidden, objective)
         loss.backward()

@@ -12,7 +12,7 @@ from paceline.models.dflash.config import read_dflash_config
 from paceline.training.config import TrainConfig
 from paceline.training.cost import StepCosts, layer_weights, target_operations
 from paceline.training.evaluation import packs_of
-from paceline.training.losses import Head, Soft, decay_of, likeliest
+from paceline.training.losses import CHUNK_BYTES, Head, Soft, decay_of, likeliest
 from paceline.training.optimizers import Optimizers
 from paceline.training.packs import Pick, make_pack, random_for
 from paceline.training.target import Seen, TrainingTarget, likely_tokens
@@ -55,7 +55,7 @@ def test_the_likeliest_tokens_do_not_depend_on_chunks(monkeypatch):
     hidden, weight = torch.randn(7, SIZE - 1, 64), torch.randn(30, 64)
     head = Head.of(config, weight, torch.arange(0, 60, 2))
     whole = likeliest(hidden, head, 3)
-    monkeypatch.setattr("paceline.training.losses.CHUNK_BYTES", 4 * (SIZE - 1) * 30 * 2)
+    monkeypatch.setitem(CHUNK_BYTES, "cpu", 4 * (SIZE - 1) * 30 * 2)
     assert torch.equal(likeliest(hidden, head, 3), whole)
     assert torch.equal(whole[..., 0], (hidden @ weight.T).argmax(-1))
     assert head.row_of[58] == 29 and head.row_of[59] == -1

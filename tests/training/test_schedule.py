@@ -53,6 +53,14 @@ def test_the_stable_phase_does_not_depend_on_the_number_of_steps() -> None:
     assert shares(longer, 800)[80:] == [1.0] * 720
 
 
+def test_the_warm_up_is_as_long_as_later_steps_say() -> None:
+    """The first step waits for an evaluation, and on CUDA for kernels to be loaded."""
+    made = schedule(None, hours=1.0, decay=0.2, warmup=0.05)
+    made.decide(1, 400.0)
+    made.decide(TIMED, 400.0 + 4 * 2.0)  # 1596 more steps in the hour
+    assert made.decisions.rising == math.ceil(0.05 * (TIMED + 1596))
+
+
 def test_a_run_of_some_hours_decides_by_the_time_that_steps_take() -> None:
     made = schedule(None, hours=1.0, decay=0.2, warmup=0.05)
     assert made.lr_share(0) == FIRST_SHARE and made.end is None

@@ -22,10 +22,10 @@ from tests.training.twins import random_text
 TEXTS = [random_text(tokens, 5, 256, number) for number, tokens in enumerate((40, 7, 61, 16, 33))]
 
 
-def tiny_target(target: Path, dtype: str, soft: int = 4) -> LocalTarget:
+def tiny_target(target: Path, dtype: str, soft: int = 4, **options: Any) -> LocalTarget:
     loaded = load_model(str(target))
-    network, _ = build_network(loaded, dtype=dtype)
-    return LocalTarget(network, loaded.config, (0, 2, 3), 0, soft)
+    network, _ = build_network(loaded, dtype=dtype, device=options.pop("device", "cpu"))
+    return LocalTarget(network, loaded.config, (0, 2, 3), 0, soft, **options)
 
 
 def equal(one: Seen, other: Seen) -> bool:
@@ -46,6 +46,34 @@ def test_texts_in_one_forward_have_the_bits_of_each_alone(dtype, target, monkeyp
     assert [len(seen.features) for seen in together] == [len(text) for text in TEXTS]
     for text, seen in zip(TEXTS, together, strict=True):
         assert equal(seen, reader.read(text))
+
+
+def close(one: Seen, other: Seen) -> None:
+    """The same view but for the order of sums; tokens that are nearly as likely may swap places."""
+    torch.testing.assert_close(one.features.cpu(), other.features, rtol=1e-3, atol=1e-4)
+    if one.probabilities is not None and other.probabilities is not None:
+        torch.testing.assert_close(one.probabilities, other.probabilities, rtol=0, atol=2e-3)
+    if one.likely is not None and other.likely is not None:
+        assert (one.likely == other.likely).float().mean() > 0.98
+
+
+@pytest.mark.parametrize("soft", [0, 4])
+def test_texts_side_by_side_show_what_each_shows_in_pages(target, soft: int) -> None:
+    pages = tiny_target(target, "float32", soft)
+    whole = tiny_target(target, "float32", soft, whole=True)
+    for one, other in zip(whole.read_all(TEXTS), pages.read_all(TEXTS), strict=True):
+        close(one, other)
+    assert whole.computed_logits == pages.computed_logits
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_on_cuda_texts_show_what_they_show_on_the_cpu(target) -> None:
+    here = tiny_target(target, "float32").read_all(TEXTS)
+    there = tiny_target(target, "float32", whole=True, device="cuda").read_all(TEXTS)
+    assert all(seen.features.is_cuda for seen in there)
+    for one, other in zip(there, here, strict=True):
+        close(one, other)
 
 
 def test_forwards_are_full(target, monkeypatch) -> None:

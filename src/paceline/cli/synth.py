@@ -130,7 +130,7 @@ class SynthCommand:
     def _answerer(self, job: SynthJob) -> Answerer:
         """Return what answers. Raises InvalidRequest or ModelError where nobody could."""
         if not self.url:
-            return job.engine(**{name: getattr(self.engine, name) for name in ENGINE_OPTIONS})
+            return job.own(**{name: getattr(self.engine, name) for name in ENGINE_OPTIONS})
         model = self.served_model or asyncio.run(served_model(self.url[0], self.api_key))
         limit = {} if self.concurrency is None else {"concurrency": self.concurrency}
         return job.servers(self.url, model, api_key=self.api_key, **limit)

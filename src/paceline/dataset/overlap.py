@@ -19,15 +19,14 @@ import math
 import re
 import unicodedata
 import zlib
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from paceline.core.documents import Document
-from paceline.dataset.training_set import SPLITS, TrainingRow, read_rows
+from paceline.dataset.training_set import Split, TrainingRow
 
 OVERLAP = "overlap"  # in a manifest's `app`: of each split that is not trained on, by its name
 NEAR = 0.7
@@ -46,7 +45,7 @@ def grams(ids: Sequence[int], size: int) -> Grams:
     runs = np.lib.stride_tricks.sliding_window_view(values, size)
     with np.errstate(over="ignore"):
         factors = np.cumprod(np.full(size, 0x9E3779B97F4A7C15, np.uint64))
-        return np.unique(_mixed((runs * factors).sum(1, dtype=np.uint64)))
+        return _unique(_mixed((runs * factors).sum(1, dtype=np.uint64)))
 
 
 def prompt_grams(text: str) -> Grams:
@@ -61,6 +60,17 @@ def answer_grams(row: TrainingRow) -> Grams:
     return grams(said, ANSWER_GRAM)
 
 
+class RowGrams(NamedTuple):
+    """The n-grams of a row's prompt and of its answer."""
+
+    prompt: Grams
+    answer: Grams
+
+    @classmethod
+    def of(cls, row: TrainingRow) -> RowGrams:
+        return cls(prompt_grams(row.prompt), answer_grams(row))
+
+
 def _mixed(values: Grams) -> Grams:
     """Spread bits over the whole word (the finaliser of SplitMix64)."""
     with np.errstate(over="ignore"):
@@ -69,9 +79,25 @@ def _mixed(values: Grams) -> Grams:
     return values ^ (values >> np.uint64(31))
 
 
+def _unique(values: Grams) -> Grams:
+    """Return values in ascending order, each once."""
+    values = np.sort(values)
+    first = np.ones(len(values), bool)
+    np.not_equal(values[1:], values[:-1], out=first[1:])
+    return values[first]
+
+
+def _common(text: Grams, other: Grams) -> int:
+    """Return how many n-grams of a text another one has. Each is searched for, which is fast where
+    the other one is far longer."""
+    places = np.searchsorted(other, text)
+    inside = places < len(other)
+    return int((other[places[inside]] == text[inside]).sum())
+
+
 def resemblance(first: Grams, second: Grams) -> float:
     """Return J of two texts; 0 where either has no n-gram."""
-    common = len(np.intersect1d(first, second, assume_unique=True))
+    common = _common(first, second)
     return common / max(1, len(first) + len(second) - common)
 
 
@@ -100,7 +126,11 @@ class TextIndex:
         if text.tobytes() in self._known:
             return True
         places = {place for gram in _prefix(text) for place in self._places.get(gram, ())}
-        return any(resemblance(text, self._texts[place]) >= NEAR for place in places)
+        alike = (self._texts[place] for place in places)
+        # J is at most the ratio of the numbers of n-grams.
+        low, high = NEAR * len(text), len(text) / NEAR
+        alike = (other for other in alike if low <= len(other) <= high)
+        return any(resemblance(text, other) >= NEAR for other in alike)
 
 
 def _prefix(text: Grams) -> list[int]:
@@ -135,16 +165,15 @@ def read_overlap(app: Mapping[str, Any]) -> dict[str, SplitOverlap]:
     }
 
 
-def set_overlap(folder: Path) -> dict[str, SplitOverlap]:
-    """Return what each split of a set that is not trained on shares with its training rows. Raises
-    InvalidRequest for a damaged set."""
-    said, asked = _union(folder, answer_grams), _union(folder, lambda row: prompt_grams(row.prompt))
+def split_overlaps(splits: Mapping[Split, Sequence[RowGrams]]) -> dict[str, SplitOverlap]:
+    """Return what each split that is not trained on shares with the training rows."""
+    asked = _union([row.prompt for row in splits["train"]])
+    said = _union([row.answer for row in splits["train"]])
     overlaps: dict[str, SplitOverlap] = {}
-    for split in SPLITS:
-        rows = [] if split == "train" else list(read_rows(folder, split))
-        if rows:
-            answers = [_share(answer_grams(row), said) for row in rows]
-            prompts = [_share(prompt_grams(row.prompt), asked) for row in rows]
+    for split, rows in splits.items():
+        if split != "train" and rows:
+            answers = [_share(row.answer, said) for row in rows]
+            prompts = [_share(row.prompt, asked) for row in rows]
             overlaps[split] = SplitOverlap(
                 rows=len(rows),
                 prompts=_pooled(prompts),
@@ -154,15 +183,14 @@ def set_overlap(folder: Path) -> dict[str, SplitOverlap]:
     return overlaps
 
 
-def _union(folder: Path, grams_of: Callable[[TrainingRow], Grams]) -> Grams:
-    """Return the n-grams that the training rows of a set have together."""
-    texts = [grams_of(row) for row in read_rows(folder, "train")]
-    return np.unique(np.concatenate([*texts, np.empty(0, np.uint64)]))
+def _union(texts: Sequence[Grams]) -> Grams:
+    """Return the n-grams that texts have together."""
+    return _unique(np.concatenate([*texts, np.empty(0, np.uint64)]))
 
 
 def _share(text: Grams, union: Grams) -> tuple[int, int]:
     """Return how many n-grams of a text the union has, and how many the text has."""
-    return int(np.isin(text, union, assume_unique=True).sum()), len(text)
+    return _common(text, union), len(text)
 
 
 def _pooled(counts: Sequence[tuple[int, int]]) -> float:

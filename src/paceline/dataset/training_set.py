@@ -17,7 +17,7 @@ import io
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -177,12 +177,11 @@ def write_shard(folder: Path, split: Split, index: int, rows: Sequence[TrainingR
     parquet = parquet_module()
     import pyarrow as arrow
 
-    records = [
-        asdict(row) | {"spans": [{"start": start, "end": end} for start, end in row.spans]}
-        for row in rows
-    ]
+    names = [field.name for field in fields(TrainingRow)]
+    columns = {name: [getattr(row, name) for row in rows] for name in names}
+    columns["spans"] = [[{"start": s, "end": e} for s, e in row.spans] for row in rows]
     sink = arrow.BufferOutputStream()
-    table = arrow.Table.from_pylist(records, schema=_schema(arrow))
+    table = arrow.Table.from_pydict(columns, schema=_schema(arrow))
     parquet.write_table(table, sink, compression="zstd")
     data = sink.getvalue().to_pybytes()
     name = f"{split}-{index:05d}.parquet"

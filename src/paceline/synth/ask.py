@@ -87,6 +87,7 @@ class Asker:
     def __init__(self, app: App, target: SynthTarget) -> None:
         self.app, self.target = app, target
         self.tools = app.bounds.tools
+        self._params = app.sampling.params
         added = target.tokenizer.added_tokens_decoder.values()
         self._special = {token.content for token in added if token.special}
         self.grammar = self._compiled()
@@ -117,7 +118,7 @@ class Asker:
             raise ItemDropped("too_long")
         draw = keyed(self.app.seed, "temperature", prompt.key, item.sample)
         params = replace(
-            sampling.params,
+            self._params,
             temperature=sampling.temperature[draw % len(sampling.temperature)],
             seed=item.seed,
             grammar=self.grammar if bound else None,

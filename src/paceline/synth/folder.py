@@ -11,13 +11,7 @@ from pathlib import Path
 
 from paceline.core import InvalidRequest, PacelineError
 from paceline.dataset.folder_lock import LOCK
-from paceline.dataset.overlap import (
-    OVERLAP,
-    TextIndex,
-    answer_grams,
-    prompt_grams,
-    set_overlap,
-)
+from paceline.dataset.overlap import OVERLAP, RowGrams, TextIndex, split_overlaps
 from paceline.dataset.training_set import (
     MANIFEST,
     SPLITS,
@@ -180,10 +174,11 @@ class Collector:
         self._rule = rule
         # by side, trained on or not: prompts, and answers
         self._texts = {side: (TextIndex(), TextIndex()) for side in (True, False)}
+        self._grams: dict[Split, list[RowGrams]] = {split: [] for split in SPLITS}
         self._rows: dict[Split, list[TrainingRow]] = {split: [] for split in SPLITS}
         for split in SPLITS:
             for row in read_rows(folder, split):
-                self._remember(row, split)
+                self._remember(row, split, RowGrams.of(row))
 
     @property
     def done(self) -> int:
@@ -214,19 +209,25 @@ class Collector:
             reason = "duplicate_prompt"
         elif row is not None and self._answers[_answer(row)] >= self.app.same_answer:
             reason = "duplicate_answer"
-        elif row is not None and self._is_near(row, self._split_of(row)):
-            reason = NEAR_DUPLICATE
+        elif row is not None:
+            reason = self._keep(row)
         if reason is not None:
             self.counts[reason] += 1
-        elif row is not None:
-            split = self._split_of(row)
-            self._remember(row, split)
-            self._rows[split].append(row)
-            self.counts["rows"] += 1
-            self.counts[f"rows_{row.part}"] += 1
-            self.counts["answer_tokens"] += row.answer_tokens
         if self.pending == self.app.shard or self.complete:
             self.commit()
+
+    def _keep(self, row: TrainingRow) -> str | None:
+        """Keep a row for the next shard. Return the reason why not, where it is near to one on the
+        other side of training."""
+        split, grams = self._split_of(row), RowGrams.of(row)
+        if self._is_near(grams, split):
+            return NEAR_DUPLICATE
+        self._remember(row, split, grams)
+        self._rows[split].append(row)
+        self.counts["rows"] += 1
+        self.counts[f"rows_{row.part}"] += 1
+        self.counts["answer_tokens"] += row.answer_tokens
+        return None
 
     def commit(self) -> None:
         """Write the rows that wait. Raises CannotWrite, and loses no other rows then."""
@@ -255,29 +256,30 @@ class Collector:
         """Write the rows that wait, and what the splits share with training into the manifest.
         Raises CannotWrite."""
         self.commit()
-        overlaps = set_overlap(self.folder)
+        overlaps = split_overlaps(self._grams)
         self.manifest.app[OVERLAP] = {name: told.model_dump() for name, told in overlaps.items()}
         self.commit()
 
     def _split_of(self, row: TrainingRow) -> Split:
         return self._rule.split_of(row.part, _prompt_key(row), row.origin)
 
-    def _is_near(self, row: TrainingRow, split: Split) -> bool:
+    def _is_near(self, grams: RowGrams, split: Split) -> bool:
         """Return whether the other side of training has a near-duplicate of the row."""
         prompts, answers = self._texts[split != "train"]
-        if prompts.has_near(prompt_grams(row.prompt)):
+        if prompts.has_near(grams.prompt):
             return True
-        return self.app.same_answer == 1 and answers.has_near(answer_grams(row))
+        return self.app.same_answer == 1 and answers.has_near(grams.answer)
 
-    def _remember(self, row: TrainingRow, split: Split) -> None:
-        """Remember the row for later duplicates."""
+    def _remember(self, row: TrainingRow, split: Split, grams: RowGrams) -> None:
+        """Remember the row for later duplicates, and for the overlap."""
         self._keys.add(row.key)
         self._sources[_prompt_key(row)] = row.source.partition("#")[0]
         self._answers[_answer(row)] += 1
+        self._grams[split].append(grams)
         prompts, answers = self._texts[split == "train"]
-        prompts.add(prompt_grams(row.prompt))
+        prompts.add(grams.prompt)
         if self.app.same_answer == 1:
-            answers.add(answer_grams(row))
+            answers.add(grams.answer)
 
 
 def _prompt_key(row: TrainingRow) -> str:

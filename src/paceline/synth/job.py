@@ -5,8 +5,9 @@ enough. A shard is written as soon as its last answer has come."""
 from __future__ import annotations
 
 import itertools
+import logging
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from paceline.engine.config import EngineConfig
 from paceline.synth.answer import Answerer, Ask, EngineAnswerer, TargetAnswer, full_batch
 from paceline.synth.app import App
 from paceline.synth.ask import Asker, ItemDropped, load_target
+from paceline.synth.batch_answerer import BatchAnswerer, refused_field, refused_option
 from paceline.synth.endpoint import CONCURRENCY, EndpointAnswerer
 from paceline.synth.folder import Collector, ItemOutcome, check_set, open_set
 from paceline.synth.plan import Item, plan
@@ -26,6 +28,7 @@ from paceline.synth.sources import Source, read_sources
 from paceline.synth.split import SPLIT, split_rule
 from paceline.synth.wire import Wire
 
+log = logging.getLogger(__name__)
 # Nobody waits for one token here: prompts may make a step as long as the token budget lets them.
 STRETCH = 1e6
 ShowRun = Callable[["Run"], None]
@@ -60,15 +63,42 @@ class SynthJob:
         parquet_module()
         check_set(out, self.manifest(), self.app, restart=restart)
 
+    def own(self, **options: Any) -> Answerer:
+        """Build what answers fastest in this process; `options` are EngineConfig's.
+
+        On CUDA it is a BatchAnswerer, unless the application or `options` ask for what only an
+        engine does; a line of the log says what. Elsewhere it is an engine.
+        """
+        config = self._config(options)
+        if config.device == "cuda":
+            why = self._beyond_a_batch(config)
+            if why is None:
+                return BatchAnswerer(self.asker.target.loaded, config)
+            log.warning("the engine answers, which is slower than a batch of rows: %s", why)
+        return self.engine(**options)
+
+    def _beyond_a_batch(self, config: EngineConfig) -> str | None:
+        """Return what only an engine can do, None where a BatchAnswerer does."""
+        if self.asker.binding is not None:
+            return "answers are bound to a grammar or tools"
+        option, field = refused_option(config), refused_field(self.app.sampling.params)
+        if option is not None:
+            return f"{option[0]} is {option[1]}"
+        return None if field is None else f"sampling.{field} is given"
+
     def engine(self, **options: Any) -> EngineAnswerer:
         """Build an engine of our own; `options` are EngineConfig's.
 
         Nobody waits for a first token here: a full batch is what counts, and drafting, which pays
         less the fuller it is, is left out unless `options` name a drafter.
         """
+        config = self._config(options)
+        return EngineAnswerer(full_batch(config, self.asker.target.loaded.config))
+
+    def _config(self, options: Mapping[str, Any]) -> EngineConfig:
         default = EngineConfig()
         batch = options.get("max_num_seqs", default.max_num_seqs)
-        config = EngineConfig(
+        return EngineConfig(
             **{
                 "model": self.app.model,
                 "drafter": None,
@@ -78,7 +108,6 @@ class SynthJob:
                 **options,
             }
         )
-        return EngineAnswerer(full_batch(config, self.asker.target.loaded.config))
 
     def servers(
         self,

@@ -1,23 +1,18 @@
 """The attention of many blocks of many texts that are trained at once.
 
 A block's slots see their own text strictly before the anchor, and one another. Over everything side
-by side that mask is nearly empty, so neither form builds it: on the CPU each text's context and its
-blocks are two small products under one softmax, on CUDA flex attention skips what is masked.
-`models.dflash.module.Dense` is the plain twin of both.
+by side that mask is nearly empty, so no form builds it: on the CPU each text's context and its
+blocks are two small products under one softmax, on CUDA all texts together are two large products
+(padded_attention). `models.dflash.module.Dense` is the plain twin of both.
 """
 
 from __future__ import annotations
-
-import functools
-from typing import TYPE_CHECKING, Any
 
 import torch
 
 from paceline.models.config import Attention
 from paceline.training.packs import Pack
-
-if TYPE_CHECKING:
-    from torch.nn.attention.flex_attention import BlockMask
+from paceline.training.padded_attention import PaddedAttention
 
 GROUP = 16  # anchors of one text whose context is cut at the last of them
 
@@ -100,73 +95,6 @@ def _attend(
     return (mixed + near).permute(2, 0, 1, 3).reshape(rows, heads, dim)
 
 
-class FlexAttention:
-    """The attention on CUDA: one kernel over all texts, which skips empty blocks of the mask
-    (`torch.nn.attention.flex_attention`)."""
-
-    def __init__(self, pack: Pack, compiled: bool = True) -> None:
-        from torch.nn.attention.flex_attention import flex_attention
-
-        device, size = pack.anchors.device, pack.ids.shape[1]
-        owner = torch.arange(len(pack.anchors), device=device).repeat_interleave(size)
-        slots = torch.arange(size, device=device).repeat(len(pack.anchors))
-        lengths = torch.tensor([end - start for start, end in pack.context], device=device)
-        blocks = torch.tensor([end - start for start, end in pack.blocks], device=device)
-        texts = torch.arange(len(lengths), device=device)
-        of_block = texts.repeat_interleave(blocks)
-        self._query = (owner, of_block[owner], pack.anchors[owner], slots)
-        self._key = (
-            torch.cat((texts.repeat_interleave(lengths), of_block[owner])),
-            torch.cat((pack.tokens, slots)),
-            torch.cat((torch.full_like(pack.tokens, -1), owner)),
-        )
-        self._masks: dict[Attention, BlockMask] = {}
-        self._attend = _compiled() if compiled else flex_attention
-        self._compiled = compiled  # uncompiled, the mask of everything is made first
-
-    def __call__(
-        self, kind: Attention, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
-    ) -> torch.Tensor:
-        if kind not in self._masks:
-            self._masks[kind] = self._mask(kind, len(q), len(k), q.device)
-        mixed: torch.Tensor = self._attend(
-            q.transpose(0, 1)[None],
-            k.transpose(0, 1)[None].to(q.dtype),
-            v.transpose(0, 1)[None].to(q.dtype),
-            block_mask=self._masks[kind],
-            enable_gqa=q.shape[1] != k.shape[1],
-        )
-        return mixed[0].transpose(0, 1)
-
-    def _mask(self, kind: Attention, queries: int, keys: int, device: torch.device) -> BlockMask:
-        from torch.nn.attention.flex_attention import create_block_mask
-
-        owner, text, anchor, slot = self._query
-        key_text, key_place, key_owner = self._key
-
-        def visible(
-            batch: torch.Tensor, head: torch.Tensor, q: torch.Tensor, k: torch.Tensor
-        ) -> torch.Tensor:
-            far = (key_owner[k] < 0) & (key_text[k] == text[q]) & (key_place[k] < anchor[q])
-            near = key_owner[k] == owner[q]
-            if kind.causal:
-                near = near & (key_place[k] <= slot[q])
-            if kind.window is not None:
-                far = far & (anchor[q] + slot[q] - key_place[k] < kind.window)
-                near = near & ((slot[q] - key_place[k]).abs() < kind.window)
-            return far | near
-
-        make = torch.compile(create_block_mask) if self._compiled else create_block_mask
-        return make(visible, None, None, queries, keys, device=str(device))
-
-
-@functools.cache
-def _compiled() -> Any:
-    from torch.nn.attention.flex_attention import flex_attention
-
-    return torch.compile(flex_attention, dynamic=True)
-
-
-def attention_over(pack: Pack) -> PackedAttention | FlexAttention:
+def attention_over(pack: Pack) -> PackedAttention | PaddedAttention:
     """Return the form for the device of the pack."""
-    return FlexAttention(pack) if pack.features.is_cuda else PackedAttention(pack)
+    return PaddedAttention(pack) if pack.features.is_cuda else PackedAttention(pack)

@@ -4,6 +4,7 @@ uninterrupted run would have taken."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -178,14 +179,24 @@ def without_mask(data: Data, mask: int, show: Callable[[str], None] | None) -> D
 
 
 class Order:
-    """The texts and anchors of each step: all texts once per epoch, shuffled by the seed."""
+    """The texts and anchors of each step: all texts once per epoch, shuffled by the seed. Those of
+    the next step are drawn while this one is computed."""
 
     def __init__(self, texts: Sequence[Text], per_step: int, anchors: int, seed: int) -> None:
         self._texts, self._per_step = texts, per_step
         self._anchors, self._seed = anchors, seed
         self._shuffled: tuple[int, np.ndarray] = (-1, np.empty(0, dtype=np.int64))
+        self._drawer = ThreadPoolExecutor(1)
+        self._drawn: tuple[int, Future[list[Pick]]] | None = None
 
     def step(self, step: int) -> list[Pick]:
+        if self._drawn is None or self._drawn[0] != step:
+            self._drawn = step, self._drawer.submit(self._draw, step)
+        picks = self._drawn[1].result()
+        self._drawn = step + 1, self._drawer.submit(self._draw, step + 1)
+        return picks
+
+    def _draw(self, step: int) -> list[Pick]:
         return [self._pick(step * self._per_step + turn) for turn in range(self._per_step)]
 
     def _pick(self, turn: int) -> Pick:

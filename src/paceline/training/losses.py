@@ -23,7 +23,8 @@ from paceline.training.top_k import top_k
 SMOOTHING = 0.5  # D-PACE's alpha
 DECAYS = {16: 7.0, 10: 5.0, 8: 4.0}  # DFlash's gamma by block size
 LK_DECAY = 3.0  # eta of LK's hybrid
-CHUNK_BYTES = 16 << 20  # of one chunk's float32 logits: what stays in the caches
+# Of one chunk's float32 logits: what stays in the caches of a CPU, and what keeps a GPU busy.
+CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 1 << 30}
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +166,7 @@ def likeliest(hidden: torch.Tensor, head: Head, count: int) -> torch.Tensor:
 def _chunks(hidden: torch.Tensor, head: Head) -> list[slice]:
     """Return slices of blocks whose logits are computed at a time."""
     blocks, slots, _ = hidden.shape
-    step = max(1, CHUNK_BYTES // (4 * slots * len(head.weight)))
+    step = max(1, CHUNK_BYTES[hidden.device.type] // (4 * slots * len(head.weight)))
     return [slice(start, start + step) for start in range(0, blocks, step)]
 
 

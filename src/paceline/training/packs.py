@@ -62,15 +62,6 @@ def window_of(text: Text, count: int, size: int) -> torch.Tensor:
     return roomy[first : first + count]
 
 
-def block_labels(text: Text, anchors: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the labels of slots 1 to `size` - 1 behind each anchor, int64 [anchors, size - 1], and
-    a bool mask of the labels that count: all up to the end of what the target said in one go."""
-    slots = anchors[:, None] + torch.arange(1, size)
-    inside = slots < len(text)
-    slots = slots.clamp(max=len(text) - 1)
-    return text.ids[slots], (inside & text.said[slots]).cumprod(1).bool()
-
-
 @dataclass(frozen=True, slots=True)
 class Pick:
     """A text and the anchors drawn for it, int64 [n], ascending and not empty."""
@@ -82,6 +73,23 @@ class Pick:
     def seen(self) -> int:
         """The number of tokens from the start whose features its blocks may see."""
         return int(self.anchors[-1])
+
+
+def block_labels(picks: Sequence[Pick], size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the labels of slots 1 to `size` - 1 behind each anchor of all picks, int64 [anchors,
+    size - 1], and a bool mask of the labels that count: all up to the end of what the target said
+    in one go."""
+    ids = torch.cat([pick.text.ids for pick in picks])
+    said = torch.cat([pick.text.said for pick in picks])
+    counts = torch.tensor([len(pick.anchors) for pick in picks])
+    lengths = torch.tensor([len(pick.text) for pick in picks])
+    ends = lengths.cumsum(0)
+    start, end = ((ends - lengths).repeat_interleave(counts), ends.repeat_interleave(counts))
+    anchors = torch.cat([pick.anchors for pick in picks])
+    slots = (start + anchors)[:, None] + torch.arange(1, size)
+    inside = slots < end[:, None]
+    slots = torch.minimum(slots, end[:, None] - 1)
+    return ids[slots], (inside & said[slots]).cumprod(1).bool()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,16 +133,13 @@ def make_pack(
 ) -> Pack:
     """Make a pack; `features[i]` [at least picks[i].seen, K * hidden] are those of text i from its
     start."""
-    context, blocks, labels, counts = [], [], [], []
+    context, blocks = [], []
     rows = drawn = 0
     for pick in picks:
         context.append((rows, rows := rows + pick.seen))
         blocks.append((drawn, drawn := drawn + len(pick.anchors)))
-        behind, slot_counts = block_labels(pick.text, pick.anchors, size)
-        labels.append(behind)
-        counts.append(slot_counts)
     anchors = torch.cat([pick.anchors for pick in picks])
-    slot_labels = torch.cat(labels)
+    slot_labels, counts = block_labels(picks, size)
     ids = torch.full((drawn, size), mask)
     ids[:, 0] = torch.cat([pick.text.ids[pick.anchors] for pick in picks])
     return Pack(
@@ -145,7 +150,7 @@ def make_pack(
         anchors=anchors,
         ids=ids,
         labels=slot_labels,
-        counts=torch.cat(counts),
+        counts=counts,
         before=torch.cat((ids[:, :1], slot_labels[:, :-1]), dim=1),
         soft=soft,
     )

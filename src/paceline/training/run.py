@@ -199,7 +199,8 @@ def _target(
     if config.shard_target:
         return ShardedTarget(loaded, layers, workers, DTYPES[config.dtype], soft)
     network, _ = build_network(loaded, dtype=config.dtype, device=config.device)
-    return LocalTarget(network, loaded.config, layers, int(config.value("features_gb") * GIB), soft)
+    budget, whole = int(config.value("features_gb") * GIB), config.device == "cuda"
+    return LocalTarget(network, loaded.config, layers, budget, soft, whole)
 
 
 def _drafter_config(

@@ -48,6 +48,7 @@ class Schedule:
     def __init__(self, config: TrainConfig, total: int | None) -> None:
         self._config, self.total = config, total
         self.decisions = Decisions()
+        self._timed_from = 0, 0.0  # steps and seconds; the first step is slower than others
         self._decide_beginning(0, 0.0)
 
     @property
@@ -140,8 +141,12 @@ class Schedule:
 
     def _decide_beginning(self, step: int, seconds: float) -> None:
         config, decisions, total = self._config, self.decisions, self.total
+        if step == 1:
+            self._timed_from = step, seconds
         if total is None and step >= TIMED and decisions.rising is None:
-            expected = self._budget * step / seconds
+            steps_before, seconds_before = self._timed_from
+            each = max(1e-6, seconds - seconds_before) / (step - steps_before)
+            expected = step + (self._budget - seconds) / each
             decisions.rising = max(TIMED, math.ceil(config.warmup * expected))
         if total is not None and decisions.rising is None:
             decisions.rising = math.ceil(config.warmup * total)

@@ -22,7 +22,9 @@ from paceline.models.batch import BLOCK_SIZE, Network
 from paceline.models.config import ModelConfig
 from paceline.models.json_files import read_json
 from paceline.models.loader import LoadedModel
+from paceline.models.network import TorchNetwork
 from paceline.models.networks import packed_outputs
+from paceline.models.whole_sequences import logits_of, side_by_side, whole_output
 from paceline.training.packs import Text
 from paceline.training.top_k import top_k
 from paceline.training.workers import Workers
@@ -112,7 +114,11 @@ class TrainingTarget:
 
 
 class LocalTarget(TrainingTarget):
-    """A target whose network is in this process. No other code may use the KV of the network."""
+    """A target whose network is in this process. No other code may use the KV of the network.
+
+    `whole` reads texts side by side without that KV, as is best on CUDA (models.whole_sequences);
+    their features stay on the network's device.
+    """
 
     def __init__(
         self,
@@ -121,15 +127,35 @@ class LocalTarget(TrainingTarget):
         layers: Sequence[int],
         budget: int,
         soft_tokens: int = 0,
+        whole: bool = False,
     ) -> None:
         super().__init__(shape, layers, budget, soft_tokens)
         self._network, self._room = network, 0
+        self._whole = network if whole and isinstance(network, TorchNetwork) else None
         everything = torch.arange(network.vocab_size)
         self.embedding = network.embedding_rows(everything)
         self.head = network.head_rows(everything)
 
     def _compute(self, texts: Sequence[Text]) -> list[Seen]:
+        if self._whole is not None:
+            return self._compute_whole(self._whole, texts)
         return [seen for group in _groups(texts) for seen in self._compute_group(group)]
+
+    def _compute_whole(self, network: TorchNetwork, texts: Sequence[Text]) -> list[Seen]:
+        seen: dict[int, Seen] = {}
+        for group in side_by_side([len(text) for text in texts]):
+            output = whole_output(network, [texts[index].ids for index in group], self._layers)
+            for row, index in enumerate(group):
+                wanted = torch.from_numpy(self._wanted(texts[index]))
+                features = output.features[row, : len(wanted)].clone()
+                soft: list[tuple[torch.Tensor, torch.Tensor]] = []
+                if self._soft:
+                    rows = output.last[row, : len(wanted)][wanted.to(network.device)]
+                    self.computed_logits += len(rows)
+                    for logits in logits_of(network, rows):
+                        soft.append(likely_tokens(logits, self._soft))
+                seen[index] = self._seen(features, soft, wanted)
+        return [seen[index] for index in range(len(texts))]
 
     def _compute_group(self, texts: Sequence[Text]) -> list[Seen]:
         blocks = sum(-(-len(text) // BLOCK_SIZE) for text in texts)

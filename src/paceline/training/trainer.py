@@ -175,7 +175,8 @@ class Trainer:
         blocks = sum(len(pick.anchors) for pick in picks)
         size = self._block_size()
         norm = self._norm(picks, size)
-        own_picks = workers.mine(picks)
+        # Texts of like length together: on CUDA they are padded to the longest of a part.
+        own_picks = sorted(workers.mine(picks), key=lambda pick: len(pick.text))
         parts = [own_picks[i : i + config.micro] for i in range(0, len(own_picks), config.micro)]
         sums = torch.zeros(5, dtype=torch.float64)
         for index, part in enumerate(parts):
@@ -208,8 +209,7 @@ class Trainer:
         weights."""
         if self.config.weights == "dpace":
             return float(sum(len(pick.anchors) for pick in picks))
-        labels = [block_labels(pick.text, pick.anchors, size) for pick in picks]
-        counts = torch.cat([slot_counts for _, slot_counts in labels])
+        _, counts = block_labels(picks, size)
         zero = torch.zeros(counts.shape)
         return float(position_weights(self.config.weights, zero, counts, counts).sum())
 

@@ -20,7 +20,7 @@ kv heads, head_dim] to [queries, heads, head_dim]. It decides who sees whom."""
 
 
 class RMSNorm(nn.Module):
-    """RMSNorm (arXiv 1910.07467) over the last dimension, in float32."""
+    """RMSNorm (arXiv 1910.07467) over the last dimension, in float32; on CUDA in one kernel."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
@@ -28,6 +28,8 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
+        if x.is_cuda:
+            return functional.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
         return rms_norm(x, self.weight, self.eps)
 
 
