@@ -27,7 +27,8 @@ def loop_start(token_ids: Sequence[int]) -> int | None:
     A loop is a run of tokens that stands three times in a row, at least 12 tokens in all, or a run
     of 16 tokens that is said a third time anywhere. The first turn of a loop still counts as text.
     """
-    starts = (_three_in_a_row(np.asarray(token_ids)), _said_three_times(token_ids))
+    ids = np.asarray(token_ids)
+    starts = (_three_in_a_row(ids), _said_three_times(ids))
     return min((start for start in starts if start is not None), default=None)
 
 
@@ -53,10 +54,11 @@ def _three_in_a_row(ids: np.ndarray) -> int | None:
     return min(loops)[2] if loops else None
 
 
-def _said_three_times(token_ids: Sequence[int]) -> int | None:
+def _said_three_times(ids: np.ndarray) -> int | None:
     """Return the second place of the n-gram that is the first to come a third time."""
-    if not _repeats(np.asarray(token_ids), NGRAM, REPEATS):
+    if not _repeats(ids, NGRAM, REPEATS):
         return None
+    token_ids = ids.tolist()
     places: dict[tuple[int, ...], list[int]] = {}
     for start in range(len(token_ids) - NGRAM + 1):
         starts = places.setdefault(tuple(token_ids[start : start + NGRAM]), [])

@@ -38,7 +38,8 @@ def read_texts(
         for row in read_rows(folder, split):
             if row.part not in parts:
                 continue
-            ids = torch.tensor(row.ids[:max_tokens])
+            # Of a tuple, torch makes a tensor several times as slowly as numpy an array.
+            ids = torch.from_numpy(np.array(row.ids[:max_tokens], np.int64))
             said = torch.zeros(len(ids), dtype=torch.bool)
             for start, end in row.spans:
                 looping = loop_start(row.ids[start:end])
