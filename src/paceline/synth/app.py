@@ -217,8 +217,9 @@ class App(YamlDocument):
         self._check_mix()
         self._check_derived()
         for index, source in enumerate(self.sources):
-            own_tools = isinstance(source, RecordSource | PackageSource) and source.tools
-            if own_tools and source.own_system and self.bounds:
+            if not isinstance(source, RecordSource | PackageSource) or source.tools is None:
+                continue
+            if source.own_system and self.bounds:
                 expected = "no tools of records where answers are bound, or system: none"
                 raise InvalidRequest(f"sources[{index}].tools", source.tools, expected)
         spoken = {source.language for source in self.sources}

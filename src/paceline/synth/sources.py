@@ -138,7 +138,7 @@ def _named_files(spec: FileSource | PackageSource) -> dict[str, Path]:
         paths = _packaged(spec)
     else:
         field, patterns, expected = "path", spec.path, "from the folder of app.yaml"
-        suffixes = ("jsonl",)
+        suffixes: Sequence[str] = ("jsonl",)
         if isinstance(spec, TextSource):
             suffixes = PROSE if spec.unit == "paragraph" else ("py",)
         paths = {path for pattern in spec.path for path in _globbed(pattern, suffixes)}
@@ -209,8 +209,10 @@ def _texts(
     """Yield the values of one file, each with its origin and its tools."""
     if isinstance(spec, PhraseSource):
         content = parse_yaml(text, name, "path")
-        for value, phrase in filled_phrases(content, spec.name, spec.count or COUNT_OF_PHRASES):
-            yield value, phrase, ()
+        for text_or_talk, phrase in filled_phrases(
+            content, spec.name, spec.count or COUNT_OF_PHRASES
+        ):
+            yield text_or_talk, phrase, ()
     elif isinstance(spec, RecordSource | PackageSource):
         for value, tools in _fields(spec, name, text, dropped):
             yield value, "", tools
