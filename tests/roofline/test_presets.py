@@ -10,7 +10,7 @@ import pytest
 
 import paceline
 from paceline.roofline.scenario import Preset, listed_presets, predict
-from paceline.roofline.scenario.presets import SHIPPED_AL, SHIPPED_SPEEDUP
+from paceline.roofline.scenario.presets import SHIPPED_AL
 
 SHIPPED = Path(paceline.__file__).parent / "drafters/shipped/smollm2-135m"
 BY_NAME = {preset["name"]: preset for preset in listed_presets()}
@@ -48,4 +48,3 @@ def test_the_shipped_drafter_is_stated_as_its_card_has_it() -> None:
     }.items()  # fmt: skip
     card = (SHIPPED / "README.md").read_text("utf-8")
     assert f"| general | on task | 0 | {SHIPPED_AL} " in card
-    assert f" {SHIPPED_SPEEDUP}× " in card

@@ -67,7 +67,7 @@ def side_by_side(lengths: Sequence[int]) -> Iterator[list[int]]:
 @torch.no_grad()
 def logits_of(network: TorchNetwork, last: Tensor) -> Iterator[Tensor]:
     """Yield the logits float32 [rows, vocabulary] of `last` [rows, hidden], some rows at a time."""
-    for rows in last.split(MOST_LOGITS):
+    for rows in torch.split(last, MOST_LOGITS):
         yield network.head.product(rows).float()
 
 
