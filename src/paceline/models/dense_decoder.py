@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from paceline.models.layers import Angles, rotate
-from paceline.models.network import DecoderLayer, TorchNetwork
+from paceline.models.network import TorchNetwork
+from paceline.models.whole_sequences import layer_output, norm, rotated_qkv, through_layers
 
 log = logging.getLogger(__name__)
 READ_UNIT = 128  # masked attention reads up to a multiple of so many positions
@@ -63,60 +63,30 @@ class DenseDecoder:
         slots = self._first + positions
         sight = positions.int() + 1 if self.flash else self._mask(positions, length)
         for layer, kv in zip(network.layers, self.kv, strict=True):
-            q, k, v = self._qkv(layer, x, angles)
+            q, k, v = rotated_qkv(layer, x, angles)
             kv[0].flatten(0, 1).index_copy_(0, slots, k)
             kv[1].flatten(0, 1).index_copy_(0, slots, v)
             if self.flash:
                 attended = self._flash(q, kv[0], kv[1], sight)
             else:
                 attended = self._masked(q, kv[0, :, :length], kv[1, :, :length], sight)
-            x = self._rest(layer, x, attended)
-        return network.head.product(self._norm(x, network.final_norm))
+            x = layer_output(layer, x, attended)
+        return network.head.product(norm(x, network.final_norm, network.config.rms_norm_eps))
 
     @torch.no_grad()
     def prefill(self, rows: Tensor, ids: Tensor) -> None:
         """Write the keys and values of whole texts: `ids` int64 [texts, width] go to `rows` int64
         [texts], from position 0 on. A shorter text is filled up with any token: the steps write
         over what comes behind it before they look there."""
-        network, (texts, width) = self.network, ids.shape
-        x = network.embedding.index_select(0, ids.flatten())
-        positions = torch.arange(width, device=ids.device).repeat(texts)
-        angles = network.cos.index_select(0, positions), network.sin.index_select(0, positions)
-        for layer, kv in zip(network.layers, self.kv, strict=True):
-            q, k, v = (
-                part.view(texts, width, -1, self.head_dim) for part in self._qkv(layer, x, angles)
-            )
+        width = ids.shape[1]
+        for kv, (_, k, v) in zip(self.kv, through_layers(self.network, ids), strict=True):
             kv[0, :, :width].index_copy_(0, rows, k)
             kv[1, :, :width].index_copy_(0, rows, v)
-            q, k, v = (part.transpose(1, 2) for part in (q, k, v))
-            k, v = (part.repeat_interleave(self.group, 1) for part in (k, v))
-            attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-            x = self._rest(layer, x, attended.transpose(1, 2).reshape(len(x), -1))
 
     def clear(self, row: int) -> None:
         """Write zeros to the keys and values of a row: NaN would stay behind the next text's mask,
         and a masked value is still multiplied by 0."""
         self.kv[:, :, row].zero_()
-
-    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        """As layers.rms_norm, in one kernel where torch has it."""
-        return functional.rms_norm(x, weight.shape, weight, self.network.config.rms_norm_eps)
-
-    def _qkv(self, layer: DecoderLayer, x: Tensor, angles: Angles) -> tuple[Tensor, Tensor, Tensor]:
-        """Return q, k, v [rows, heads, head_dim] of x [rows, hidden], rotated."""
-        qkv = layer.qkv.product(self._norm(x, layer.input_norm)).view(len(x), -1, self.head_dim)
-        both, v = torch.split(qkv, [self.heads + self.kv_heads, self.kv_heads], 1)
-        if layer.q_norm is not None and layer.k_norm is not None:
-            q, k = torch.split(both, [self.heads, self.kv_heads], 1)
-            both = torch.cat([self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)], 1)
-        q, k = torch.split(rotate(both, *angles), [self.heads, self.kv_heads], 1)
-        return q, k, v
-
-    def _rest(self, layer: DecoderLayer, x: Tensor, attended: Tensor) -> Tensor:
-        """Return the layer's output of its input x and what was attended [rows, heads * dim]."""
-        x = x + layer.o.product(attended)
-        gate, up = layer.gate_up.product(self._norm(x, layer.mlp_norm)).chunk(2, -1)
-        return x + layer.down.product(functional.silu(gate) * up)
 
     def _mask(self, positions: Tensor, length: int) -> Tensor:
         """Return 0 where a row sees a position and -inf elsewhere, [rows, 1, 1, length]."""
