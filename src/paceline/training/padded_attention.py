@@ -42,40 +42,41 @@ class PaddedAttention:
     def __call__(self, kind: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if kind not in self._hidden:
             self._hidden[kind] = ~self._visible(kind)[:, None, None]
-        size, (texts, rows), (_, kv, dim) = self._size, self._slots.shape, k.shape
-        tokens, heads = self._context.shape[1], q.shape[1]
-        group, blocks, k, v = heads // kv, rows // size, k.to(q.dtype), v.to(q.dtype)
-
-        def far(x: Tensor) -> Tensor:  # [texts * kv, tokens, dim]
-            chosen = x.index_select(0, self._context.flatten()).view(texts, tokens, kv, dim)
-            return chosen.transpose(1, 2).reshape(texts * kv, tokens, dim)
-
-        def near(x: Tensor) -> Tensor:  # [texts * kv * blocks, size, dim]
-            chosen = x[self._tokens :].index_select(0, self._slots.flatten())
-            chosen = chosen.view(texts, blocks, size, kv, dim).permute(0, 3, 1, 2, 4)
-            return chosen.reshape(-1, size, dim)
-
-        def by_block(x: Tensor, last: int) -> Tensor:  # [texts * kv * blocks, group * size, last]
-            x = x.reshape(texts, kv, group, blocks, size, last).transpose(2, 3)
-            return x.reshape(-1, group * size, last)
-
-        def by_row(x: Tensor, last: int) -> Tensor:  # [texts, kv, group, rows, last]
-            x = x.view(texts, kv, blocks, group, size, last).transpose(2, 3)
-            return x.reshape(texts, kv, group, rows, last)
-
+        (texts, rows), tokens = self._slots.shape, self._context.shape[1]
+        _, heads, dim = q.shape
+        k, v = k.to(q.dtype), v.to(q.dtype)
         q = (q * dim**-0.5).index_select(0, self._slots.flatten())
-        q = q.view(texts, rows, kv, group, dim).permute(0, 2, 3, 1, 4)
-        flat = q.reshape(texts * kv, group * rows, dim)
-        to_context = torch.bmm(flat, far(k).transpose(1, 2)).view(texts, kv, group, rows, tokens)
-        to_block = by_row(torch.bmm(by_block(q, dim), near(k).transpose(1, 2)), size)
+        q = q.view(texts, rows, k.shape[1], -1, dim).permute(0, 2, 3, 1, 4)
+        to_context = _times_context(q, self._context_of(k).transpose(1, 2))
+        to_block = self._times_block(q, self._blocks_of(k).transpose(1, 2))
         scores = torch.cat((to_context, to_block), dim=-1)
         weights = scores.masked_fill_(self._hidden[kind], -torch.inf).softmax(-1)
-        of_context = weights[..., :tokens].reshape(texts * kv, group * rows, tokens)
-        mixed = torch.bmm(of_context, far(v)).view(texts, kv, group, rows, dim)
-        of_block = by_block(weights[..., tokens:], size)
-        mixed = mixed + by_row(torch.bmm(of_block, near(v)), dim)
+        mixed = _times_context(weights[..., :tokens], self._context_of(v))
+        mixed = mixed + self._times_block(weights[..., tokens:], self._blocks_of(v))
         by_slot = mixed.permute(0, 3, 1, 2, 4).reshape(texts * rows, heads, dim)
         return by_slot.index_select(0, self._real)
+
+    def _context_of(self, x: Tensor) -> Tensor:
+        """Return the rows of each text's context, [texts * kv heads, tokens, dim], of x [context +
+        queries, kv heads, dim]."""
+        chosen = x.index_select(0, self._context.flatten())
+        chosen = chosen.view(*self._context.shape, *x.shape[1:])
+        return chosen.transpose(1, 2).flatten(0, 1)
+
+    def _blocks_of(self, x: Tensor) -> Tensor:
+        """Return the slots of each block, [texts * kv heads * blocks, size, dim], of the same."""
+        chosen = x[self._tokens :].index_select(0, self._slots.flatten())
+        chosen = chosen.view(len(self._slots), -1, self._size, *x.shape[1:])
+        return chosen.permute(0, 3, 1, 2, 4).flatten(0, 2)
+
+    def _times_block(self, x: Tensor, blocks: Tensor) -> Tensor:
+        """Multiply the rows of each block, x [texts, kv heads, group, rows, n], by the block's own
+        [n, m] of `blocks` [texts * kv heads * blocks, n, m]."""
+        texts, kv, group, rows, n = x.shape
+        x = x.reshape(texts, kv, group, -1, self._size, n).transpose(2, 3)
+        product = torch.bmm(x.reshape(len(blocks), -1, n), blocks)
+        product = product.view(texts, kv, -1, group, self._size, blocks.shape[-1]).transpose(2, 3)
+        return product.reshape(texts, kv, group, rows, -1)
 
     def _visible(self, kind: Attention) -> Tensor:
         """Return bool [texts, rows, context + size]: what each slot sees."""
@@ -88,3 +89,9 @@ class PaddedAttention:
             far &= self._anchor + self._slot - self._places < kind.window
             near &= (self._slot - slots).abs() < kind.window
         return torch.cat((far, near.expand(len(far), -1, -1)), dim=-1)
+
+
+def _times_context(x: Tensor, context: Tensor) -> Tensor:
+    """Multiply x [texts, kv heads, group, rows, n] by `context` [texts * kv heads, n, m]."""
+    product = torch.bmm(x.reshape(len(context), -1, x.shape[-1]), context)
+    return product.view(*x.shape[:-1], -1)
