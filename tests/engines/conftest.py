@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from paceline.drafters import shipped
-from tests.engines.first_generation import TARGET
+from tests.engines.first_generation import first_generation as make
 
 
 @pytest.fixture(scope="session")
 def first_generation() -> Path:
     """Return a DFlash drafter for SmolLM2-135M that vLLM loads."""
-    return shipped.FOLDERS / TARGET
+    return make()

@@ -3,6 +3,10 @@ drafter of the first generation for SmolLM2-135M, which vLLM's `dflash` loads to
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from paceline.drafters import shipped
+
 TARGET = "smollm2-135m"
 DRAFT_LEN = 7  # of a block of 8, whose first place is the anchor's
 NAMED = (
@@ -25,3 +29,8 @@ QUESTIONS = (
     "Write a short email about {subject}.",
     "What questions do people ask about {subject}?",
 )
+
+
+def first_generation() -> Path:
+    """Return the folder of the drafter."""
+    return shipped.FOLDERS / TARGET
