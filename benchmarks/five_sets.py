@@ -69,7 +69,7 @@ def spread(prompts: list[Prompt], count: int) -> list[Prompt]:
 
 
 class Side:
-    """What one way of drafting did on the prompts of a set."""
+    """The rounds and times of one way of drafting on the prompts of a set."""
 
     def __init__(self) -> None:
         self.stats = SpeculationStats()

@@ -1,5 +1,5 @@
-"""What the tests of real engines ask, and the drafter that they load: the shipped one, a DFlash
-drafter of the first generation for SmolLM2-135M, which vLLM's `dflash` loads too."""
+"""Prompts of the tests of real engines, and the drafter that these engines load: the shipped one, a
+DFlash drafter of the first generation for SmolLM2-135M."""
 
 from __future__ import annotations
 

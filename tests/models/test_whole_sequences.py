@@ -1,4 +1,4 @@
-"""Whole sequences side by side against the same sequences in pages of KV."""
+"""Sequences that are computed side by side give what they give in pages of KV."""
 
 from __future__ import annotations
 

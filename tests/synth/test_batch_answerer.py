@@ -55,7 +55,7 @@ def answered(answerer: Answerer, wanted: Sequence[Ask]) -> list[TargetAnswer]:
 
 
 def engines(model: Any, wanted: Sequence[Ask]) -> list[TargetAnswer]:
-    """What an engine answers."""
+    """Return the answers of an engine."""
     engine = build_engine(config(8), model)
     driver, answers = Driver(engine), []
     for ask in wanted:

@@ -14,9 +14,8 @@ REPEATS = 3
 MIN_TOKENS = 12  # shorter repeats ("- - -", a table's rule) are ordinary text
 MAX_PERIOD = 64
 NGRAM = 16  # tokens of a run that is a loop when it is said three times, whatever stands between
-SHORTEST = (
-    8  # tokens that every loop says again right behind themselves: those of four, three times
-)
+# Every loop says a run of so many tokens again, right behind the first: those of four, three times.
+SHORTEST = 8
 FACTORS = {1: np.uint64(0x9E3779B97F4A7C15), 2: np.uint64(0xBF58476D1CE4E5B9),
            4: np.uint64(0x94D049BB133111EB), 8: np.uint64(0xD6E8FEB86659FD93)}  # fmt: skip
 

@@ -1,5 +1,5 @@
-"""Answers from a large batch of rows that decode in step: many times the engine's throughput on a
-GPU, for answers that may depend on their batch."""
+"""Answers from a large batch of rows that decode in step, for a GPU. An answer may depend on its
+batch."""
 
 from __future__ import annotations
 

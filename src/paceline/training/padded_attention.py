@@ -24,7 +24,7 @@ class PaddedAttention:
         self._size, self._tokens = size, len(pack.tokens)
         spans = torch.tensor([pack.context, pack.blocks]).to(device)
         (first_token, first_block), counts = spans[..., 0], spans[..., 1] - spans[..., 0]
-        # Rows that do not begin at a multiple of 16 bytes make products several times slower.
+        # Each row of scores begins at a multiple of 16 bytes, so that kernels may read it as such.
         longest = -(-max(end - start for start, end in pack.context) // UNIT) * UNIT
         most = max(end - start for start, end in pack.blocks)
         places = torch.arange(longest, device=device)

@@ -131,7 +131,11 @@ class LocalTarget(TrainingTarget):
     ) -> None:
         super().__init__(shape, layers, budget, soft_tokens)
         self._network, self._room = network, 0
-        self._whole = network if whole and isinstance(network, TorchNetwork) else None
+        self._whole: TorchNetwork | None = None
+        if whole:
+            if not isinstance(network, TorchNetwork):
+                raise TypeError(f"no whole sequences with a {type(network).__name__}")
+            self._whole = network
         everything = torch.arange(network.vocab_size)
         self.embedding = network.embedding_rows(everything)
         self.head = network.head_rows(everything)
