@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
-from paceline.dataset.loops import MAX_PERIOD, MIN_TOKENS, NGRAM, REPEATS, loop_start
+from paceline.dataset.loops import (
+    LOOP_TOKENS,
+    MAX_PERIOD,
+    MIN_TOKENS,
+    NGRAM,
+    REPEATS,
+    loop_start,
+    looping,
+)
 
 
 @pytest.mark.parametrize(
@@ -54,3 +63,28 @@ def test_it_is_found_where_a_search_finds_it():
         found += loop_start(ids) is not None
         assert loop_start(ids) == searched(ids), ids
     assert 100 < found < 300
+
+
+def ends_in_a_loop(ids: list[int]) -> bool:
+    """The definition, of the last tokens alone."""
+    return any(
+        ids[-turns * period :] == ids[-period:] * turns
+        for period in range(1, MAX_PERIOD + 1)
+        for turns in [max(REPEATS, -(-MIN_TOKENS // period))]
+        if turns * period <= len(ids)
+    )
+
+
+def test_a_growing_text_loops_where_its_last_tokens_do() -> None:
+    draw, texts = random.Random(1), []
+    for _ in range(400):
+        ids = [draw.randrange(draw.choice([2, 20])) for _ in range(draw.randrange(1, 60))]
+        turn = ids[-draw.randrange(1, MAX_PERIOD + 4) :]
+        texts.append(ids + turn * draw.randrange(5) + turn[: draw.randrange(3)])
+    tails = np.arange(-len(texts) * LOOP_TOKENS, 0).reshape(len(texts), LOOP_TOKENS)
+    for row, ids in zip(tails, texts, strict=True):
+        kept = ids[-LOOP_TOKENS:]
+        row[LOOP_TOKENS - len(kept) :] = kept
+    expected = [ends_in_a_loop(ids) for ids in texts]
+    assert looping(tails).tolist() == expected
+    assert 100 < sum(expected) < 300

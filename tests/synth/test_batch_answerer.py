@@ -13,13 +13,15 @@ import torch
 from scipy.stats import chisquare
 
 from paceline.core import Grammar, InvalidRequest, SamplingParams
+from paceline.dataset.loops import loop_start
 from paceline.dataset.training_set import SPLITS, read_manifest, read_rows
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
 from paceline.engine.driver import Driver
+from paceline.models.loader import load_model
 from paceline.models.network import TorchNetwork
 from paceline.synth import job
-from paceline.synth.answer import Answerer, Ask, TargetAnswer
+from paceline.synth.answer import Answerer, Ask, EngineAnswerer, TargetAnswer
 from paceline.synth.batch_answerer import BatchAnswerer
 from paceline.synth.job import SynthJob
 from paceline.synth.row_batch import rows_that_fit
@@ -249,3 +251,23 @@ def test_rows_fill_the_memory_that_is_free(free: int, rows: int) -> None:
     row_bytes, vocab = 1024 * 30 * 2 * 3 * 64 * 2, 49152  # SmolLM2-135M, a context of 1024
     fit = rows_that_fit(row_bytes, vocab, free)
     assert fit == rows
+
+
+@pytest.mark.parametrize("drafter", [None, "ngram"])
+def test_an_answer_is_cut_where_it_loops_and_the_engine_cuts_it_there_too(
+    drafter: str | None, target: Path
+) -> None:
+    options = {"model": str(target), "max_model_len": 256}
+    loaded = load_model(str(target))
+    wanted = [replace(ask, prompt_ids=tuple(i % 94 for i in ask.prompt_ids))
+              for ask in asks(max_tokens=160)]  # fmt: skip
+    whole = answered(BatchAnswerer(loaded, config(5, **options)), wanted)
+    wanted = [replace(ask, cut_at_loop=True) for ask in wanted]
+    got = answered(BatchAnswerer(loaded, config(5, **options)), wanted)
+    cut = [a for a, b in zip(got, whole, strict=True) if len(a.ids) < len(b.ids)]
+    assert len(cut) > 5 and {answer.finish_reason for answer in cut} == {"length"}
+    for answer, other in zip(got, whole, strict=True):
+        assert answer.ids == other.ids[: len(answer.ids)]
+        assert len(answer.ids) == len(other.ids) or loop_start(answer.ids) is not None
+    policy = {} if drafter is None else {"drafter": drafter, "draft_policy": "fixed"}
+    assert answered(EngineAnswerer(config(5, **options, **policy)), wanted) == got

@@ -13,6 +13,7 @@ import numpy as np
 REPEATS = 3
 MIN_TOKENS = 12  # shorter repeats ("- - -", a table's rule) are ordinary text
 MAX_PERIOD = 64
+LOOP_TOKENS = REPEATS * MAX_PERIOD  # what the longest loop takes
 NGRAM = 16  # tokens of a run that is a loop when it is said three times, whatever stands between
 # Every loop says a run of so many tokens again, right behind the first: those of four, three times.
 SHORTEST = 8
@@ -31,13 +32,35 @@ def loop_start(token_ids: Sequence[int]) -> int | None:
     return min((start for start in starts if start is not None), default=None)
 
 
+def looping(tails: np.ndarray) -> np.ndarray:
+    """Return which texts are in a loop at their end: the last tokens are a run that stands three
+    times in a row, as above. `tails` int [texts, LOOP_TOKENS] are their last tokens; what stands
+    before a shorter text must be a different number at each place.
+
+    It is for texts that are still growing: loop_start() finds the other kind of loop as well.
+    """
+    found = np.zeros(len(tails), bool)
+    for period in range(1, MAX_PERIOD + 1):
+        repeated = _repeated(period)
+        # Most texts do not even end as they did one turn before.
+        rows = np.flatnonzero((tails[:, -1] == tails[:, -1 - period]) & ~found)
+        last, before = tails[rows, -repeated:], tails[rows, -repeated - period : -period]
+        found[rows] = (last == before).all(1)
+    return found
+
+
+def _repeated(period: int) -> int:
+    """Return how many tokens of a loop repeat the tokens a period before."""
+    return (max(REPEATS, -(-MIN_TOKENS // period)) - 1) * period
+
+
 def _three_in_a_row(ids: np.ndarray) -> int | None:
     """Find the loop that is complete first, and among several the one with the shortest turn."""
     most = min(MAX_PERIOD, len(ids) // REPEATS)
     if most < 1 or not _repeats(ids, SHORTEST, 2):
         return None
     periods = np.arange(1, most + 1)
-    repeated = (np.maximum(REPEATS, -(-MIN_TOKENS // periods)) - 1) * periods
+    repeated = np.array([_repeated(period) for period in periods.tolist()])
     places = np.arange(len(ids))
     behind = np.minimum(places + periods[:, None], len(ids) - 1)
     same = (ids[behind] == ids) & (places < len(ids) - periods[:, None])

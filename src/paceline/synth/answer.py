@@ -8,13 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from paceline.core import FinishReason, SamplingParams
+import numpy as np
+
+from paceline.core import FinishReason, Request, SamplingParams
 from paceline.core.drafts import KVSpec
+from paceline.dataset.loops import LOOP_TOKENS, looping
 from paceline.engine.config import EngineConfig
 from paceline.engine.machine import available_memory
 from paceline.engine.memory import KV_SHARE
 from paceline.llm import LLM
 from paceline.models.config import ModelConfig
+from paceline.synth.row_batch import LOOK
 
 AHEAD = 2  # batches of requests that the engine holds: no step begins with an empty place
 
@@ -23,7 +27,9 @@ AHEAD = 2  # batches of requests that the engine holds: no step begins with an e
 class Ask:
     """One request. `prompt_ids` are what serving sends; `messages` are the same for a server that
     renders them itself. `bound` asks for the application's grammar or tools; `tools` are those of
-    the prompt, which the answer is free to call."""
+    the prompt, which the answer is free to call. An answer that is `cut_at_loop` ends at the first
+    multiple of LOOK tokens where its last tokens loop (dataset.loops), as if it had reached its
+    longest length: nothing is learnt from a loop."""
 
     index: int
     prompt_ids: tuple[int, ...]
@@ -31,6 +37,7 @@ class Ask:
     messages: tuple[Mapping[str, str], ...]
     bound: bool = False
     tools: tuple[Mapping[str, object], ...] = ()
+    cut_at_loop: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +102,7 @@ class EngineAnswerer:
         self._driver = LLM(config=config).driver
         self._engine = self._driver.engine
         self._most = AHEAD * config.max_num_seqs
-        self._tokens: dict[str, tuple[int, list[int]]] = {}
+        self._open: dict[str, tuple[Ask, Request, list[int]]] = {}
         self._generated = self._steps = self._running = 0
         self._started, self._seconds = 0.0, 0.0
         parts = (config.dtype, config.quantize, config.device, self._engine.backend)
@@ -103,7 +110,7 @@ class EngineAnswerer:
 
     @property
     def in_flight(self) -> int:
-        return len(self._tokens)
+        return len(self._open)
 
     @property
     def capacity(self) -> int:
@@ -114,26 +121,33 @@ class EngineAnswerer:
         (request,) = self._engine.make_requests(
             list(ask.prompt_ids), ask.params, request_id=f"synth-{ask.index}"
         )
-        self._tokens[request.id] = (ask.index, [])
+        self._open[request.id] = (ask, request, [])
         self._driver.queue([request])
 
     def wait(self) -> list[TargetAnswer]:
         answers: list[TargetAnswer] = []
-        while self._tokens and not answers:
+        while self._open and not answers:
             deltas = self._driver.step()
             self._seconds = time.perf_counter() - self._started  # the time between steps included
             self._steps += 1
             self._running += self._engine.stats().running + sum(d.finished for d in deltas)
             for delta in deltas:
+                if delta.request_id not in self._open:
+                    continue  # it was cut by the delta before
                 self._generated += len(delta.token_ids)
-                index, ids = self._tokens[delta.request_id]
+                ask, request, ids = self._open[delta.request_id]
+                loops = ask.cut_at_loop and loop_cut(ids, delta.token_ids)
                 ids += delta.token_ids
                 reason = delta.finish_reason
+                if loops:
+                    self._driver.drop([request])
+                    del ids[loops:]
+                    reason = FinishReason.LENGTH
                 if reason is not None:
-                    del self._tokens[delta.request_id]
+                    del self._open[delta.request_id]
                     fault = "grammar_failed" if reason is FinishReason.ERROR else None
-                    answers.append(TargetAnswer(index, tuple(ids), reason.value, fault))
-        if not self._tokens:
+                    answers.append(TargetAnswer(ask.index, tuple(ids), reason.value, fault))
+        if not self._open:
             self._engine.check_integrity()
         return answers
 
@@ -145,7 +159,29 @@ class EngineAnswerer:
 
     def close(self) -> None:
         self._driver.close()
-        self._tokens.clear()
+        self._open.clear()
+
+
+def loop_cut(ids: Sequence[int], added: Sequence[int]) -> int:
+    """Return the length at which an answer, `ids` and now `added`, is to be cut since it loops; 0
+    where it is not."""
+    first, end = len(ids) // LOOK * LOOK + LOOK, len(ids) + len(added)
+    if first > end:
+        return 0
+    both = np.array([*ids, *added])
+    for length in range(first, end + 1, LOOK):
+        tail = no_text(1)
+        kept = both[max(0, length - LOOP_TOKENS) : length]
+        tail[0, LOOP_TOKENS - len(kept) :] = kept
+        if looping(tail)[0]:
+            return length
+    return 0
+
+
+def no_text(texts: int) -> np.ndarray:
+    """Return the tails of texts without a token, as dataset.loops.looping() takes them: int64
+    [texts, LOOP_TOKENS]."""
+    return np.tile(np.arange(-LOOP_TOKENS - 1, -1), (texts, 1))
 
 
 def full_batch(config: EngineConfig, model: ModelConfig) -> EngineConfig:

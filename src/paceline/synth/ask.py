@@ -123,7 +123,7 @@ class Asker:
             seed=item.seed,
             grammar=self.grammar if bound else None,
         )
-        return Ask(item.index, tuple(ids), params, tuple(messages), bound, prompt.tools)
+        return Ask(item.index, tuple(ids), params, tuple(messages), bound, prompt.tools, not bound)
 
     def check(self, ask: Ask, answer: TargetAnswer) -> None:
         """Raise ItemDropped for an answer that cannot be used: faulty, empty, or cut before the end

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from paceline.core import FinishReason, InvalidRequest, SamplingParams
+from paceline.dataset.loops import looping
 from paceline.engine.config import EngineConfig
 from paceline.engine.machine import use_threads
 from paceline.engine.runner import try_out
@@ -20,9 +21,9 @@ from paceline.models.loader import LoadedModel
 from paceline.models.network import TorchNetwork
 from paceline.models.networks import build_network
 from paceline.models.tokenizer import Pieces
-from paceline.synth.answer import AHEAD, Ask, Speed, TargetAnswer
+from paceline.synth.answer import AHEAD, Ask, Speed, TargetAnswer, no_text
 from paceline.synth.prompts import keyed
-from paceline.synth.row_batch import NOT_FINITE, NewText, RowBatch, rows_that_fit
+from paceline.synth.row_batch import LOOK, NOT_FINITE, NewText, RowBatch, rows_that_fit
 
 # What a request may ask for: every other field has to ask for nothing. A seed is taken, and counts
 # only for the first request: see BatchAnswerer.
@@ -68,6 +69,10 @@ class RowText:
             if len(self.ids) >= self.limit:
                 return self._answer(FinishReason.LENGTH)
         return None
+
+    def cut(self) -> TargetAnswer:
+        """Return the answer as far as it is."""
+        return self._answer(FinishReason.LENGTH)
 
     def _answer(self, reason: FinishReason) -> TargetAnswer:
         if self.text is not None:
@@ -117,6 +122,7 @@ class BatchAnswerer:
         self._ends: set[int] = set()  # tokens that end some answer
         self._texts: dict[int, RowText] = {}  # by row
         self._free = list(range(rows - 1, -1, -1))
+        self._tails = no_text(rows)  # the last tokens of each row's answer
         self._launched = False
         self._generated = self._prompt_tokens = self._steps = self._running = 0
         self._started, self._seconds = 0.0, 0.0
@@ -177,6 +183,7 @@ class BatchAnswerer:
         while self._queue and self._free:
             ask, row = self._queue.popleft(), self._free.pop()
             self._texts[row] = self._opened(ask)
+            self._tails[row] = no_text(1)
             self._prompt_tokens += len(ask.prompt_ids)
             new.append(NewText(row, ask.prompt_ids, ask.params.temperature))
         if self._texts:
@@ -205,12 +212,16 @@ class BatchAnswerer:
         said = self._read()
         ends = np.isin(said, [*self._ends, NOT_FINITE])
         may_end: list[bool] = np.logical_or.reduce(ends, 0).tolist()
+        self._tails = np.concatenate([self._tails[:, LOOK:], said.T], 1)
+        loops: list[bool] = looping(self._tails).tolist()
         tokens, answers = said.T.tolist(), []
         self._running, self._steps = self._running + len(self._texts), self._steps + 1
         for row, text in list(self._texts.items()):
             before = len(text.ids)
             answer = text.add(tokens[row], may_end[row])
             self._generated += len(text.ids) - before
+            if answer is None and loops[row] and text.ask.cut_at_loop:
+                answer = text.cut()
             if answer is not None:
                 if answer.fault is not None:
                     self._decoder.clear(row)
