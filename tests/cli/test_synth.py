@@ -51,6 +51,12 @@ def test_a_set_is_made_and_reported(
     assert read_manifest(out).user_data is False
 
 
+def test_a_large_batch_can_be_asked_for(app: Path, tmp_path: Path) -> None:
+    out = tmp_path / "set"
+    assert main(["synth", str(app), "-o", str(out), "--threads", "1", "--max-num-seqs", "600"]) == 0
+    assert read_manifest(out).counts["rows"] == 40
+
+
 def test_a_preview_shows_prompts_and_answers_and_writes_nothing(
     app: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from paceline.synth.sources import Source
 
 KEPT = ("prompts", "rows", "answer_tokens", *(f"rows_{part}" for part in PARTS))
-ENGINE = EngineConfig(drafter=None)
+# The job chooses its own budget of tokens: this one is only for no --max-num-seqs to be refused.
+ENGINE = EngineConfig(drafter=None, token_budget=1 << 20)
 ENGINE_OPTIONS = (
     "dtype", "device", "backend", "quantize", "threads", "max_num_seqs", "kv_memory", "drafter",
 )  # fmt: skip
