@@ -14,7 +14,7 @@ from paceline.training.cost import StepCosts, layer_weights, target_operations
 from paceline.training.evaluation import packs_of
 from paceline.training.losses import CHUNK_BYTES, Head, Soft, decay_of, likeliest
 from paceline.training.optimizers import Optimizers
-from paceline.training.packs import Pick, make_pack, random_for
+from paceline.training.packs import Pick, make_pack, random_for, side_by_side
 from paceline.training.target import Seen, TrainingTarget, likely_tokens
 from tests.engine.tiny import tiny_config
 from tests.models.dflash.tiny import config_json
@@ -48,6 +48,23 @@ def test_packs_of_an_evaluation_hold_a_few_texts_each():
         for first, last in pack.blocks:
             steps = pack.anchors[first:last].diff()
             assert last - first == 4 and bool((steps == 1).all())
+
+
+@pytest.mark.parametrize(
+    ("tokens", "groups"),
+    [
+        (None, [[10, 12, 30], [31, 90, 200]]),
+        (90, [[10, 12, 30], [31], [90], [200]]),
+        (64, [[10, 12], [30, 31], [90], [200]]),
+        (1, [[10], [12], [30], [31], [90], [200]]),
+    ],
+)
+def test_texts_go_together_as_far_as_their_padded_tokens_allow(
+    tokens: int | None, groups: list[list[int]]
+) -> None:
+    picks = [Pick(random_text(n, 4, 256), torch.tensor([5])) for n in (10, 12, 30, 31, 90, 200)]
+    parts = side_by_side(picks, 3, tokens)
+    assert [[len(pick.text) for pick in part] for part in parts] == groups
 
 
 def test_the_likeliest_tokens_do_not_depend_on_chunks(monkeypatch):

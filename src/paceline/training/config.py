@@ -102,6 +102,9 @@ class TrainConfig:
     )
     texts: Amount = about("texts of a step", 8)
     micro: Amount = about("texts that are computed at a time", 8)
+    micro_tokens: Count | None = about(
+        "tokens of those texts, padding included; a longer text is computed alone", None, "no limit"
+    )
     anchors: Amount = about("blocks of a text, at most", 32)
     max_tokens: TextLength = about("tokens after which a text is cut", 2048)
     head_tokens: Annotated[int, Between(0, 1 << 31)] = about(

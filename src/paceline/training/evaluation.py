@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from paceline.training.forecast import Forecast, forecast
-from paceline.training.packs import Pack, Pick, Text, make_pack, window_of
+from paceline.training.packs import Pack, Pick, Text, make_pack, side_by_side, window_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +75,12 @@ def packs_of(
     size: int,
     mask: int,
     micro: int,
+    micro_tokens: int | None = None,
 ) -> Iterator[Pack]:
-    """Yield packs of neighbouring anchors, at most `anchors` of each text."""
+    """Yield packs of neighbouring anchors, at most `anchors` of each text. `micro` texts and
+    `micro_tokens` tokens, padding included, are the most of a pack."""
     picks = [Pick(text, window_of(text, anchors, size)) for text in texts]
-    for start in range(0, len(picks), micro):
-        group = picks[start : start + micro]
+    for group in side_by_side(picks, micro, micro_tokens):
         yield make_pack(group, features([pick.text for pick in group]), size, mask)
 
 

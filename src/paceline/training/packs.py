@@ -8,7 +8,7 @@ resumed run draws what an uninterrupted one would have.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -73,6 +73,22 @@ class Pick:
     def seen(self) -> int:
         """The number of tokens from the start whose features its blocks may see."""
         return int(self.anchors[-1])
+
+
+def side_by_side(picks: Sequence[Pick], most: int, tokens: int | None) -> Iterator[list[Pick]]:
+    """Yield picks, in their order, in groups of at most `most` texts that take at most `tokens`
+    tokens when all are padded to the longest. A longer text is a group of its own."""
+    group: list[Pick] = []
+    longest = 0
+    for pick in picks:
+        longest = max(longest, len(pick.text))
+        full = tokens is not None and (len(group) + 1) * longest > tokens
+        if group and (len(group) == most or full):
+            yield group
+            group, longest = [], len(pick.text)
+        group.append(pick)
+    if group:
+        yield group
 
 
 def block_labels(picks: Sequence[Pick], size: int) -> tuple[torch.Tensor, torch.Tensor]:

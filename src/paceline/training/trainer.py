@@ -29,7 +29,7 @@ from paceline.training.evaluation import BlockTally, Progress, Score, mean_lengt
 from paceline.training.form import TrainingForm
 from paceline.training.losses import SlotLosses, Soft, position_weights
 from paceline.training.optimizers import Optimizers
-from paceline.training.packs import Pack, Pick, Text, block_labels, make_pack
+from paceline.training.packs import Pack, Pick, Text, block_labels, make_pack, side_by_side
 from paceline.training.schedule import STOPPED, Schedule
 from paceline.training.state import STABLE, STATE, load_state, save_state
 from paceline.training.target import Seen, TrainingTarget
@@ -177,7 +177,7 @@ class Trainer:
         norm = self._norm(picks, size)
         # Texts of like length together: on CUDA they are padded to the longest of a part.
         own_picks = sorted(workers.mine(picks), key=lambda pick: len(pick.text))
-        parts = [own_picks[i : i + config.micro] for i in range(0, len(own_picks), config.micro)]
+        parts = list(side_by_side(own_picks, config.micro, config.micro_tokens))
         sums = torch.zeros(5, dtype=torch.float64)
         for index, part in enumerate(parts):
             pack = self._pack(part, size)
@@ -265,7 +265,8 @@ class Trainer:
             for _ in range(-(-len(texts) // self.workers.count) - len(own_texts)):
                 self.target.read(texts[0])  # for those that have one text more
         mask, read = self.form.config.mask_token_id, self.target.features
-        for pack in packs_of(own_texts, config.eval_anchors, read, self._size, mask, config.micro):
+        limits = config.micro, config.micro_tokens
+        for pack in packs_of(own_texts, config.eval_anchors, read, self._size, mask, *limits):
             yield pack.to(self.workers.device)
 
     def _scores(self, packs: dict[str, list[Pack]]) -> dict[str, Score]:
