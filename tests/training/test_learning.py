@@ -15,6 +15,7 @@ from paceline.models.dflash.checkpoint import load_checkpoint
 from paceline.models.dflash.tensors import PREDECESSORS
 from paceline.training.export import add_evaluation
 from paceline.training.run import prepare
+from paceline.training.trackers import read_log
 from paceline.training.workers import Workers
 from tests.models.dflash.tiny import authors_model
 from tests.training.conftest import PROMPTS
@@ -55,6 +56,12 @@ def test_a_run_learns_and_leaves_a_drafter_that_serves(target, trainset, tmp_pat
     drafter = drafter_of(config(target, trainset, out, steps=60, anchors=32))
     curve = lengths(out)
     assert max(curve) > curve[0] + 0.3, curve
+    log = read_log(out)
+    left = [row["hours_left"] for row in log if "hours_left" in row]
+    assert left == sorted(left, reverse=True) and left[0] > left[-1] == 0
+    last = log[-1]
+    shares = [last[f"held_out/tiny-set/position_{place}"] for place in range(2, 6)]
+    assert 1 + last["held_out/tiny-set/first"] + sum(shares) == pytest.approx(curve[-1])
     llm = LLM(str(target), f"mine={drafter}", dtype="float32", backend="torch", threads=1)
     greedy = SamplingParams(temperature=0, max_tokens=40)
     served = llm.generate(PROMPTS[:16], greedy, {"drafter": "mine"})

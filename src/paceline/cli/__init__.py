@@ -60,6 +60,7 @@ from paceline.cli.synth import SynthCommand
 from paceline.cli.traces import PurgeCommand, TracesCommand
 from paceline.cli.train import TrainCommand
 from paceline.cli.tune import TuneCommand
+from paceline.cli.watch import WatchCommand
 from paceline.core import InvalidRequest
 from paceline.core.errors import together
 from paceline.version import __version__
@@ -106,8 +107,13 @@ JOBS: dict[str, tuple[str, dict[str, type[Command]]]] = {
     ),
     "drafter": (
         "inspect, check (doctor) or convert a DFlash drafter: a folder or hub id, in z-lab's or "
-        "speculators' format",
-        {"inspect": InspectCommand, "doctor": DoctorCommand, "convert": ConvertCommand},
+        "speculators' format; watch a run that trains one",
+        {
+            "inspect": InspectCommand,
+            "doctor": DoctorCommand,
+            "convert": ConvertCommand,
+            "watch": WatchCommand,
+        },
     ),
     "drafters": (
         "list the versions of drafters in a store, show, add, promote, retire, roll back and "

@@ -42,6 +42,18 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def writer_of(folder: Path) -> int | None:
+    """Return the id of the process that holds a folder, or None where none does."""
+    try:
+        process = int((folder / LOCK).read_text())
+        os.kill(process, 0)
+    except PermissionError:
+        return process  # another user's
+    except (OSError, ValueError):
+        return None
+    return process
+
+
 def _holder(path: Path) -> str:
     try:
         return f"process {int(path.read_text())}"

@@ -175,13 +175,15 @@ class Progress:
         )
 
     def numbers(self) -> dict[str, float]:
-        """Return the last evaluation for the log: AL incl. bonus and the acceptance of the first
-        slot."""
+        """Return the last evaluation for the log: AL incl. bonus, the acceptance of the first slot,
+        and the share of blocks whose draft is accepted up to each later one."""
         last, entries = self.history[-1], {}
         for kind in ("held_out", "foreign", "out_of_domain"):
             for name, score in last[kind].items():
                 entries[f"{kind}/{name}/al"] = score["length"]
                 entries[f"{kind}/{name}/first"] = score["positions"][0]
+                for place, share in enumerate(score["positions"][1:], 2):
+                    entries[f"{kind}/{name}/position_{place}"] = share
         for name, gap in production_gaps(last).items():
             entries[f"gap/{name}"] = gap
         for name, share in self.regressions.items():

@@ -342,9 +342,10 @@ class Trainer:
             save_state(self.config.folder, state, name)
 
     def numbers(self) -> dict[str, float]:
-        """Return log entries of the steps since the last call."""
-        costs = self._costs
+        """Return log entries of the steps since the last call, and the hours that are left."""
+        costs, seconds = self._costs, self.seconds
         self._costs = StepCosts(
             costs.device, costs.peak, all_slots=costs.all_slots, all_seconds=costs.all_seconds
         )
-        return costs.numbers()
+        left = self.schedule.share_left(self.step, seconds) * seconds
+        return costs.numbers() | {"hours_left": left / 3600}
