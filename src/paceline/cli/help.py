@@ -81,6 +81,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "drafter inspect": ("paceline drafter inspect runs/mine/drafter",),
     "drafter doctor": ("paceline drafter doctor smollm2-135m runs/mine/drafter",),
     "drafter convert": ("paceline drafter convert ./speculators-checkpoint ./z-lab-checkpoint",),
+    "drafter watch": ("paceline drafter watch runs/mine",),
     "drafters list": ("paceline drafters list",),
     "drafters show": ("paceline drafters show app-2",),
     "drafters add": (
