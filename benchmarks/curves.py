@@ -18,7 +18,7 @@ from statistics import mean, median
 from harness import machine, table
 
 from paceline.bench.report.charts import Labels, lines
-from paceline.training.trackers import read_log
+from paceline.dataset.run_log import read_log
 
 PAUSE = 3
 SUFFIX = "/al"

@@ -36,6 +36,7 @@ from paceline.server.page_answers import (
     ServedScenario,
     ServingFacts,
     TimedRun,
+    TrainingRuns,
 )
 from paceline.server.protocol import ChatRequest
 from paceline.server.responses import AnswerChunk, ChatCompletion, RequestRounds
@@ -58,6 +59,7 @@ MODELS: tuple[tuple[type, JsonSchemaMode], ...] = (
     (ModelLists, "serialization"),
     (HardwareLists, "serialization"),
     (MeasuredPoints, "serialization"),
+    (TrainingRuns, "serialization"),
     (TimedRun, "serialization"),
     (AutospecOverview, "serialization"),
     (PromotionBody, "validation"),

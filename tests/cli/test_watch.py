@@ -16,7 +16,7 @@ from rich.console import Console
 from paceline.cli import main, show
 from paceline.cli.training_view import BARS, CURVE, curve
 from paceline.dataset.folder_lock import LOCK, locked, writer_of
-from paceline.training.trackers import LOG
+from paceline.dataset.run_log import LOG
 
 PHASES = {f"ms/{name}": 10.0 for name in ("target", "data", "drafter", "head", "optimiser")}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from paceline.dataset.run_log import read_log
 from paceline.training.config import TrainConfig
 from paceline.training.run import train
-from paceline.training.trackers import read_log
 
 OPTIONS: dict[str, Any] = {
     "layers": 2, "block": 6, "taps": 2, "mask_token": 250, "dtype": "float32", "threads": 1,

@@ -7,12 +7,12 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from paceline.dataset.run_log import read_log
 from paceline.training import trainer as trainer_module
 from paceline.training.average import POWER, Average
 from paceline.training.evaluation import Score
 from paceline.training.forecast import forecast
 from paceline.training.run import train
-from paceline.training.trackers import read_log
 from tests.training.runs import config, quiet
 
 SLOTS = [1e5 * number for number in range(1, 11)]

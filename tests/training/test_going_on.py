@@ -13,6 +13,7 @@ import pytest
 
 from paceline.cli import parse
 from paceline.core import InvalidRequest
+from paceline.dataset.run_log import read_log
 from paceline.dataset.training_set import read_manifest, read_rows, write_manifest, write_shard
 from paceline.models.dflash.checkpoint import load_checkpoint
 from paceline.models.loader import identity, load_model
@@ -21,7 +22,6 @@ from paceline.training import run as run_module
 from paceline.training.data import read_data
 from paceline.training.evaluation import Progress, Score
 from paceline.training.run import TrainingResult, prepare, train
-from paceline.training.trackers import read_log
 from paceline.training.workers import Workers
 from tests.training.runs import OPTIONS, config, drafter_of, lengths, quiet
 

@@ -9,13 +9,13 @@ import torch
 
 from paceline import LLM, SamplingParams
 from paceline.core import InvalidRequest
+from paceline.dataset.run_log import read_log
 from paceline.dataset.training_set import read_rows
 from paceline.evaluate.doctor import examine
 from paceline.models.dflash.checkpoint import load_checkpoint
 from paceline.models.dflash.tensors import PREDECESSORS
 from paceline.training.export import add_evaluation
 from paceline.training.run import prepare
-from paceline.training.trackers import read_log
 from paceline.training.workers import Workers
 from tests.models.dflash.tiny import authors_model
 from tests.training.conftest import PROMPTS

@@ -11,13 +11,14 @@ import pytest
 import torch
 
 from paceline.core import InvalidRequest
+from paceline.dataset.run_log import read_log
 from paceline.training.config import TrainConfig
 from paceline.training.cost import StepCosts, drafter_operations, head_operations
 from paceline.training.data import Order, frequent_tokens
 from paceline.training.evaluation import BlockTally, walk
 from paceline.training.run import prepare
 from paceline.training.shape import mask_token, tapped_layers
-from paceline.training.trackers import JsonLines, open_trackers, read_log
+from paceline.training.trackers import JsonLines, open_trackers
 from paceline.training.workers import Workers
 from tests.engine.tiny import byte_tokenizer
 from tests.training.runs import STEP, config

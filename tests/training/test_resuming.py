@@ -19,13 +19,13 @@ from safetensors.torch import load_file
 from paceline.cli import main
 from paceline.core import InvalidRequest
 from paceline.dataset.folder_lock import locked
+from paceline.dataset.run_log import read_log
 from paceline.models.dflash import checkpoint as checkpoint_module
 from paceline.models.dflash.checkpoint import load_checkpoint
 from paceline.training import state as state_module
 from paceline.training import trainer as trainer_module
 from paceline.training.run import prepare, train
 from paceline.training.state import DiskFull
-from paceline.training.trackers import read_log
 from paceline.training.workers import Workers
 from tests.training.conftest import PROMPTS, write_set
 from tests.training.runs import arguments, config, drafter_of, lengths, losses, quiet

@@ -14,13 +14,13 @@ import pytest
 import torch
 
 from paceline.core import InvalidRequest
+from paceline.dataset.run_log import read_log
 from paceline.training import trainer as trainer_module
 from paceline.training.config import TrainConfig
 from paceline.training.evaluation import Score
 from paceline.training.run import train
 from paceline.training.schedule import FIRST_SHARE, STOPPED, TIMED, Schedule
 from paceline.training.state import STABLE, STATE
-from paceline.training.trackers import read_log
 from tests.training.runs import SMALL, config, drafter_of, lengths, losses, quiet
 
 

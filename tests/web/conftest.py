@@ -8,8 +8,9 @@ import asyncio
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,10 +36,10 @@ def chromium_path() -> str | None:
 
 
 @contextmanager
-def ui_server(**settings: Any) -> Iterator[str]:
+def ui_server(runs: Sequence[Path] = (), **settings: Any) -> Iterator[str]:
     """`paceline ui` on a free loopback port, on a thread; gives its URL."""
     ready = threading.Event()
-    server = UiServer(ServerSettings(port=0, **settings), lambda _: ready.set())
+    server = UiServer(ServerSettings(port=0, **settings), lambda _: ready.set(), runs)
     thread = threading.Thread(target=lambda: asyncio.run(server.run()))
     thread.start()
     try:

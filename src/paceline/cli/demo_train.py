@@ -25,11 +25,11 @@ from paceline.cli.options import run_alone
 from paceline.core import PacelineError
 from paceline.core.document_help import about
 from paceline.core.documents import checked
+from paceline.dataset.run_log import read_log
 from paceline.dataset.training_set import read_manifest
 from paceline.drafters import shipped
 from paceline.evaluate.result import DRAFTER, POLICY, Evaluation, SetResult
 from paceline.synth.app import App, load_app
-from paceline.training.trackers import read_log
 
 APP = Path("apps/support.yaml")
 NAME = "support"

@@ -13,7 +13,8 @@ from rich.console import Console
 from paceline.cli import show
 from paceline.cli.loading import importing
 from paceline.cli.option import Argument, Only
-from paceline.cli.options import DEFAULTS, MODEL_HELP, Positional
+from paceline.cli.options import DEFAULTS, MODEL_HELP, Positional, Strings
+from paceline.cli.watch import find_run
 from paceline.core import InvalidRequest, PacelineError
 from paceline.core.document_help import about
 from paceline.core.documents import checked
@@ -29,6 +30,7 @@ UI_OPTIONS = (
     "host", "port", "uds", "root_path", "ssl_certfile", "ssl_keyfile", "api_keys", "api_key_file",
     "allow_hosts", "log_level", "log_format",
 )  # fmt: skip
+RunFolders = Annotated[Strings, Argument(metavar="RUN", look_up=find_run)]
 StoreFolder = Annotated[Path, Strict(False), Argument(metavar="STORE")]
 log = logging.getLogger(__name__)
 
@@ -106,12 +108,14 @@ class ServeCommand:
 
 @checked
 class UiCommand:
-    """Serve the web page alone: the calculator and the token timing, without a model.
+    """Serve the web page alone: the calculator and the token timing, without a model, and runs of
+    training.
 
     SIGINT or SIGTERM ends it. `paceline serve` has the page too, with a playground and a live view
     of the served model.
     """
 
+    training: RunFolders = about("folder of a run of paceline train, repeatable", ())
     server: Annotated[ServerSettings, Only(UI_OPTIONS)] = ServerSettings(port=UI_PORT)
 
     def run(self) -> int:
@@ -122,7 +126,7 @@ class UiCommand:
         check_certificate(settings)
         with logging_to(level=settings.log_level, style=settings.log_format):
             warn_of_open_server(settings)
-            serve_ui(settings, on_ready=announce_page)
+            serve_ui(settings, on_ready=announce_page, runs=[Path(run) for run in self.training])
         return 0
 
 

@@ -1,21 +1,18 @@
-"""A run of training as a picture in the terminal, made of its log."""
+"""The state of a run of training as a picture in the terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from paceline.cli.show import plain_table
+from paceline.dataset.run_log import RunState, ScoredSet
 
 BARS = "▁▂▃▄▅▆▇█"
 CURVE = 32  # characters of a curve, at most
-PHASES = ("target", "data", "drafter", "head", "optimiser")
-KINDS = {"held_out": "held out", "foreign": "foreign", "out_of_domain": "out of domain"}
-Entry = Mapping[str, float]
 
 
 def curve(values: Sequence[float]) -> str:
@@ -31,67 +28,50 @@ def curve(values: Sequence[float]) -> str:
     return "".join(BARS[round((mean - low) * scale)] for mean in means)
 
 
-def training_view(folder: Path, entries: Sequence[Entry]) -> RenderableType:
-    """Return the state of a run: how far it is, its speed, its loss, and acceptance by set."""
-    steps = [entry for entry in entries if "loss" in entry]
-    scores = [entry for entry in entries if any(name.endswith("/first") for name in entry)]
-    if not entries:
-        return Text(f"{folder}: nothing is logged yet")
-    parts: list[RenderableType] = [Text(line) for line in _lines(folder, entries, steps)]
-    if scores:
-        parts += ["", _acceptance(scores)]
-    if scores and "forecast/al" in scores[-1]:
-        low, high = scores[-1]["forecast/low"], scores[-1]["forecast/high"]
-        parts.append(f"forecast for the end: AL {scores[-1]['forecast/al']:.2f} "
-                     f"({low:.2f} to {high:.2f})")  # fmt: skip
+def training_view(run: RunState) -> RenderableType:
+    """Return how far a run is, its speed, its loss, and acceptance by set and position."""
+    parts: list[RenderableType] = [Text(line) for line in _lines(run)]
+    if run["sets"]:
+        parts += ["", _acceptance(run["sets"])]
+    if (forecast := run["forecast"]) is not None:
+        low, high = forecast["low"], forecast["high"]
+        parts.append(f"forecast for the end: AL {forecast['al']:.2f} ({low:.2f} to {high:.2f})")
     return Group(*parts)
 
 
-def _lines(folder: Path, entries: Sequence[Entry], steps: Sequence[Entry]) -> Iterator[str]:
-    done = f"{folder}: step {entries[-1]['step']:.0f}"
-    if not steps:
+def _lines(run: RunState) -> Iterator[str]:
+    done, speed = f"{run['folder']}: step {run['step']}", run["speed"]
+    if speed is None:
         yield done
         return
-    last = steps[-1]
-    left = last.get("hours_left")
-    time_left = "" if left is None else f", {_duration(left)} left"
-    yield f"{done}, {_duration(last['hours'])} of steps{time_left}"
-    share = 100 * last.get("peak_share/all", 0)
-    phases = ", ".join(f"{phase} {last[f'ms/{phase}']:.0f}" for phase in PHASES)
-    yield f"{last['slots_per_second']:,.0f} slots/s, {share:.0f}% of the matmul peak"
-    yield f"a step takes {1e3 * last['seconds_per_step']:.0f} ms: {phases}"
-    falling = "; the learning rate falls" if "decay_steps" in _last_event(entries) else ""
-    yield f"loss {last['loss']:.3f} nats {curve([entry['loss'] for entry in steps])}{falling}"
-    yield f"train AL {last['train/al']:.2f} {curve([entry['train/al'] for entry in steps])}"
-    fallen = [name for name in entries[-1] if name.startswith("regression/")]
-    for name in fallen:
-        yield f"AL fell by {100 * entries[-1][name]:.0f}% on {name.removeprefix('regression/')}"
+    left = "" if speed["hours_left"] is None else f", {_duration(speed['hours_left'])} left"
+    yield f"{done}, {_duration(speed['hours'])} of steps{left}"
+    phases = ", ".join(f"{phase} {ms:.0f}" for phase, ms in speed["phases"].items())
+    share = 100 * speed["peak_share"]
+    yield f"{speed['slots_per_second']:,.0f} slots/s, {share:.0f}% of the matmul peak"
+    yield f"a step takes {speed['step_ms']:.0f} ms: {phases}"
+    falling = "; the learning rate falls" if run["is_falling"] else ""
+    loss, train_al = run["loss"]["value"], run["train_al"]["value"]
+    yield f"loss {loss[-1]:.3f} nats {curve(loss)}{falling}"
+    yield f"train AL {train_al[-1]:.2f} {curve(train_al)}"
+    for name, lost in run["fallen"].items():
+        yield f"AL fell by {100 * lost:.0f}% on {name}"
 
 
-def _last_event(entries: Sequence[Entry]) -> Entry:
-    """Return the last entry that is of no step and of no evaluation, an empty one for none."""
-    return next((entry for entry in reversed(entries) if "decay_steps" in entry), {})
-
-
-def _acceptance(scores: Sequence[Entry]) -> RenderableType:
-    last = scores[-1]
-    names = [name.removesuffix("/first") for name in last if name.endswith("/first")]
-    places = sorted(int(name.rpartition("_")[2]) for name in last if "/position_" in name)
-    most = max([1, *places])
-    shown = [1, *range(2, most + 1)]
-    table = plain_table("set", "AL", "best", *map(str, shown), "by evaluation",
-                        left=("set", "by evaluation"))  # fmt: skip
-    for name in names:
-        kind, _, of = name.partition("/")
-        lengths = [entry[f"{name}/al"] for entry in scores if f"{name}/al" in entry]
-        shares = [last[f"{name}/first"]]
-        shares += [last.get(f"{name}/position_{place}", 0.0) for place in shown[1:]]
+def _acceptance(sets: Sequence[ScoredSet]) -> RenderableType:
+    most = max(len(scored["positions"]) for scored in sets)
+    places = [str(place) for place in range(1, most + 1)]
+    left = ("set", "by evaluation")
+    table = plain_table("set", "AL", "best", *places, "by evaluation", left=left)
+    for scored in sets:
+        shares = [f"{100 * share:.0f}%" for share in scored["positions"]]
         table.add_row(
-            f"{of}, {KINDS.get(kind, kind)}",
-            f"{lengths[-1]:.2f}",
-            f"{max(lengths):.2f}",
-            *(f"{100 * share:.0f}%" for share in shares),
-            curve(lengths),
+            f"{scored['name']}, {scored['kind']}",
+            f"{scored['al']:.2f}",
+            f"{scored['best']:.2f}",
+            *shares,
+            *[""] * (most - len(shares)),
+            curve(scored["curve"]["value"]),
         )
     return table
 

@@ -16,18 +16,18 @@ from paceline.core import InvalidRequest
 from paceline.core.document_help import about
 from paceline.core.documents import checked
 from paceline.core.field_types import Between
+from paceline.dataset.run_log import LOG, run_state
 
 
-def _find_run(text: str) -> None:
-    from paceline.training.trackers import LOG
-
+def find_run(text: str) -> None:
+    """Raise InvalidRequest where a folder holds no run."""
     if not (Path(text) / LOG).is_file():
         expected = f"the folder of a run of `paceline train`, which has {LOG}"
         raise InvalidRequest("folder", text, expected)
 
 
 RunFolder = Annotated[
-    Path, Strict(False), Argument(positional=True, metavar="RUN", look_up=_find_run)
+    Path, Strict(False), Argument(positional=True, metavar="RUN", look_up=find_run)
 ]
 
 
@@ -43,19 +43,15 @@ class WatchCommand:
     every: Annotated[float, Between(0.1)] = about("seconds between two looks", 2.0)
 
     def run(self) -> int:
-        from paceline.dataset.folder_lock import writer_of
-        from paceline.training.trackers import read_log
-
         console = show.report_console()
         if not console.is_terminal:
-            console.print(training_view(self.folder, read_log(self.folder)))
+            console.print(training_view(run_state(self.folder)))
             return 0
         with Live(console=console, auto_refresh=False) as live:
             while True:
-                running = writer_of(self.folder) is not None
-                view = training_view(self.folder, read_log(self.folder))
-                live.update(view, refresh=True)
-                if not running:
+                run = run_state(self.folder)
+                live.update(training_view(run), refresh=True)
+                if not run["is_running"]:
                     break
                 time.sleep(self.every)
         console.print("nobody trains in this folder now")

@@ -6,6 +6,7 @@ from typing import NotRequired
 
 from typing_extensions import TypedDict
 
+from paceline.dataset.run_log import RunState
 from paceline.roofline.scenario import Preset
 
 # -- /ui/state and /ui/serving ---------------------------------------------------------------------
@@ -27,6 +28,12 @@ class PageState(TypedDict):
     key_needed: bool
     opens_on: str
     tabs: list[Tab]
+
+
+class TrainingRuns(TypedDict):
+    """The runs of training that the page shows."""
+
+    runs: list[RunState]
 
 
 class ServedDrafter(TypedDict):

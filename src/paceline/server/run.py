@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from pathlib import Path
 
 import uvloop
 from fastapi import FastAPI
@@ -66,13 +67,16 @@ def warn_of_open_server(settings: ServerSettings) -> None:
         log.warning(text + "; set PACELINE_API_KEY", settings.host, settings.port)
 
 
-def serve_ui(settings: ServerSettings, *, on_ready: Callable[[str], None]) -> None:
-    """Serve the page without a model until SIGINT or SIGTERM; `on_ready` gets the URL.
+def serve_ui(
+    settings: ServerSettings, *, on_ready: Callable[[str], None], runs: Sequence[Path] = ()
+) -> None:
+    """Serve the page without a model until SIGINT or SIGTERM, with the training in the folders
+    `runs`; `on_ready` gets the URL.
 
     Raises PacelineError when the port is taken.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(UiServer(settings, on_ready).run())
+        runner.run(UiServer(settings, on_ready, runs).run())
 
 
 class Listener:
@@ -146,8 +150,13 @@ class Listener:
 class UiServer(Listener):
     """A server of the page alone, without a model."""
 
-    def __init__(self, settings: ServerSettings, on_ready: Callable[[str], None]) -> None:
-        app = create_ui_app(settings)
+    def __init__(
+        self,
+        settings: ServerSettings,
+        on_ready: Callable[[str], None],
+        runs: Sequence[Path] = (),
+    ) -> None:
+        app = create_ui_app(settings, runs)
         super().__init__(app, settings, bind(settings), on_ready, PAGE_WRITES)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,6 +21,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
 from paceline.core import ModelError
+from paceline.dataset.run_log import run_state
 from paceline.roofline.architecture import model_names, read_architecture
 from paceline.roofline.device import FORMATS, PRESETS, hardware, hardware_names
 from paceline.roofline.scenario import KINDS, listed_presets, predict
@@ -36,6 +37,7 @@ from paceline.server.page_answers import (
     ModelLists,
     PageState,
     Tab,
+    TrainingRuns,
 )
 from paceline.server.responses import picked
 from paceline.server.settings import ServerSettings
@@ -43,7 +45,7 @@ from paceline.server.ui_measured import measured
 from paceline.server.ui_timing import timing
 from paceline.version import __version__
 
-MODEL, AUTOSPEC = "model", "autospec"  # what tabs need of a server
+MODEL, AUTOSPEC, TRAINING = "model", "autospec", "training"  # what tabs need of a server
 TABS = (
     # name, title, what it needs
     ("calculator", "Calculator", None),
@@ -51,6 +53,7 @@ TABS = (
     ("playground", "Playground", MODEL),
     ("live", "Live", MODEL),
     ("autospec", "Autospec", AUTOSPEC),
+    ("training", "Training", TRAINING),
 )
 START = "paceline serve --drafter auto"
 NEEDS_SERVER = {
@@ -70,6 +73,11 @@ NEEDS_SERVER = {
         "why. This server has no store of drafters; start it with the folder of one, and with "
         "traces, from which acceptance over time is known:",
         f"{START} --autospec STORE --traces FOLDER",
+    ),
+    "training": (
+        "Training shows how far runs of paceline train are, their loss and speed, and acceptance "
+        "by set and position. The page alone shows it, for the folders that it is started with:",
+        "paceline ui --training RUN",
     ),
 }
 FOLDER = Path(__file__).parent.parent / "web"
@@ -96,8 +104,9 @@ HEADERS = {
 }
 
 
-def create_ui_app(settings: ServerSettings) -> FastAPI:
-    """Return the app of the page without a model: the calculator and the timing."""
+def create_ui_app(settings: ServerSettings, runs: Sequence[Path] = ()) -> FastAPI:
+    """Return the app of the page without a model: the calculator, the timing, and the training of
+    the folders `runs`."""
     app = FastAPI(
         title="Paceline",
         version=__version__,
@@ -109,7 +118,14 @@ def create_ui_app(settings: ServerSettings) -> FastAPI:
     paths.install(app)
     app.add_middleware(Gate, settings=settings)
     app.add_middleware(RequestLog)
-    add_ui(app, offers=(), key_needed=bool(settings.api_keys), turn=CapacityLimiter(1))
+    turn, offers = CapacityLimiter(1), {TRAINING} if runs else set[str]()
+    add_ui(app, offers=offers, key_needed=bool(settings.api_keys), turn=turn)
+
+    def training() -> TrainingRuns:
+        return {"runs": [run_state(folder) for folder in runs]}
+
+    if runs:
+        app.get("/ui/training", include_in_schema=False)(_endpoint(training, turn))
     return app
 
 

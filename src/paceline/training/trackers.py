@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from paceline.core import InvalidRequest
+from paceline.dataset.run_log import LOG, whole_lines
 from paceline.dataset.training_set import write_whole
 
-LOG = "log.jsonl"
 PROJECT = "paceline"
 
 
@@ -26,7 +26,7 @@ class JsonLines:
 
     def __init__(self, folder: Path, step: int) -> None:
         self._path = folder / LOG
-        kept = [line for line in _lines(self._path) if json.loads(line)["step"] < step]
+        kept = [line for line in whole_lines(self._path) if json.loads(line)["step"] < step]
         self._path.write_text("".join(kept), "utf-8")
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
@@ -35,17 +35,6 @@ class JsonLines:
 
     def close(self) -> None:
         pass
-
-
-def read_log(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in _lines(folder / LOG)]
-
-
-def _lines(path: Path) -> list[str]:
-    """Return the complete lines of a log: a kill may have cut the last one."""
-    if not path.is_file():
-        return []
-    return [line for line in path.read_text("utf-8").splitlines(True) if line.endswith("\n")]
 
 
 class TensorBoard:

@@ -39,6 +39,7 @@ export type {
   Quantiles,
   RecentRequest,
   RecentRequests,
+  RunState,
   ServedScenario,
   ServingFacts,
   ShownChange,
@@ -49,6 +50,7 @@ export type {
   Throughput,
   TimedEvent,
   TimedRun,
+  TrainingRuns,
 } from "./api";
 
 export type Round = RequestRounds["choices"][number]["rounds"][number];

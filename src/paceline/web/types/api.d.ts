@@ -899,6 +899,49 @@ export interface RoundToken {
   text: string;
 }
 
+/** Numbers by optimizer step. */
+export interface RunCurve {
+  step: number[];
+  value: number[];
+}
+
+/** AL at the planned end, with its interval. */
+export interface RunForecast {
+  al: number;
+  low: number;
+  high: number;
+}
+
+/**
+ * The last steps: `hours` of steps so far, `hours_left` to the planned end (None in a log of an
+ * earlier version), and milliseconds of a step by phase.
+ */
+export interface RunSpeed {
+  hours: number;
+  hours_left: number | null;
+  slots_per_second: number;
+  peak_share: number;
+  step_ms: number;
+  phases: { [key: string]: number };
+}
+
+/**
+ * The state of a run. `speed` is None before the first steps are logged; `is_falling` says that the
+ * learning rate falls to the end; `fallen` maps sets to the share that their AL lost.
+ */
+export interface RunState {
+  folder: string;
+  step: number;
+  is_running: boolean;
+  is_falling: boolean;
+  speed: RunSpeed | null;
+  loss: RunCurve;
+  train_al: RunCurve;
+  sets: ScoredSet[];
+  forecast: RunForecast | null;
+  fallen: { [key: string]: number };
+}
+
 /** AL incl. bonus with its 95% interval, as a version was scored on a cohort's answers. */
 export interface ScoredAl {
   al: number;
@@ -907,6 +950,19 @@ export interface ScoredAl {
   rounds: number;
   time: number;
   source: string;
+}
+
+/**
+ * Acceptance on one set: `al` incl. bonus of the last evaluation, `best` of all, `positions` the
+ * shares of the drafts that were accepted up to each position.
+ */
+export interface ScoredSet {
+  name: string;
+  kind: string;
+  al: number;
+  best: number;
+  positions: number[];
+  curve: RunCurve;
 }
 
 /** Sums up what Live has seen of a drafter: `acceptance_length` includes the bonus token. */
@@ -1360,6 +1416,11 @@ export interface TopLogprob {
   token: string;
   logprob: number;
   bytes: number[];
+}
+
+/** The runs of training that the page shows. */
+export interface TrainingRuns {
+  runs: RunState[];
 }
 
 /**

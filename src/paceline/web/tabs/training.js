@@ -1,0 +1,163 @@
+// Runs of training: how far each is, its loss and speed, and acceptance by set and position. Asked
+// now and then, and only while somebody looks.
+
+import { span } from "../autospec/words.js";
+import { Chart } from "../lib/chart.js";
+import { h } from "../lib/dom.js";
+import { errorBox } from "../lib/errors.js";
+import { fixed, number, percent } from "../lib/format.js";
+import { getJson, HttpError } from "../lib/http.js";
+
+/** @import { RunState, TrainingRuns } from "../types/answers" */
+/** @import { Series } from "../types/page" */
+
+/** @typedef {{ element: HTMLElement, state: HTMLElement, facts: HTMLElement, sets: HTMLElement,
+ *   lengths: Chart, loss: Chart }} Card */
+
+const EVERY = 2_000; // milliseconds between two questions
+const HEIGHT = 220;
+const HOUR = 3600; // seconds
+const COLOURS = 6; // of series that differ; more sets are dashed
+const DASH = [5, 4];
+/** @type {TrainingTab | null} */
+let tab = null;
+
+/** @param {HTMLElement} element */
+export function mount(element) {
+  tab = new TrainingTab(element);
+}
+
+export const show = () => tab?.show();
+export const hide = () => tab?.hide();
+
+class TrainingTab {
+  #isShown = false;
+  #isAsking = false;
+  #timer = 0;
+  #trouble = h("div");
+  #runs = h("div", { class: "runs" });
+  /** @type {Map<string, Card>} by the run's folder */
+  #cards = new Map();
+
+  /** @param {HTMLElement} element */
+  constructor(element) {
+    element.append(h("h1", {}, "Training"), this.#trouble, this.#runs);
+    document.addEventListener("visibilitychange", () => this.#ask());
+  }
+
+  show() {
+    this.#isShown = true;
+    this.#ask();
+  }
+
+  hide() {
+    this.#isShown = false;
+    clearTimeout(this.#timer);
+  }
+
+  async #ask() {
+    clearTimeout(this.#timer);
+    if (!this.#isShown || document.visibilityState !== "visible" || this.#isAsking) return;
+    this.#isAsking = true;
+    try {
+      /** @type {TrainingRuns} */
+      const { runs } = await getJson("ui/training");
+      for (const run of runs) this.#show(run);
+      this.#trouble.replaceChildren();
+    } catch (error) {
+      if (!this.#trouble.hasChildNodes()) this.#trouble.append(errorBox(error));
+      // after a refused key, another question would only open the dialog again
+      if (error instanceof HttpError && error.status === 401) return;
+    } finally {
+      this.#isAsking = false;
+    }
+    this.#timer = setTimeout(() => this.#ask(), EVERY);
+  }
+
+  /** @param {RunState} run */
+  #show(run) {
+    const card = this.#cards.get(run.folder) ?? this.#newCard(run.folder);
+    card.state.className = run.is_running ? "state" : "state stale";
+    card.state.textContent = stateOf(run);
+    card.facts.replaceChildren(...facts(run));
+    card.loss.draw({ series: [
+      { label: "loss", colour: "--series-1", x: run.loss.step, y: run.loss.value },
+    ] });
+    card.lengths.draw({ series: [
+      ...run.sets.map(({ name, kind, curve }, index) => (/** @type {Series} */ ({
+        label: `${name}, ${kind}`, colour: `--series-${(index % COLOURS) + 1}`,
+        x: curve.step, y: curve.value, ...(index < COLOURS ? {} : { dash: DASH }),
+      }))),
+    ] });
+    card.sets.replaceChildren(...(run.sets.length ? [setTable(run)] : []));
+  }
+
+  /** @param {string} folder */
+  #newCard(folder) {
+    const state = h("span", { class: "state" });
+    const info = h("div", { class: "facts" });
+    const grid = h("div", { class: "grid" });
+    const sets = h("div", {
+      class: "scroll", tabIndex: 0, role: "region", "aria-label": "Acceptance by set and position",
+    });
+    const x = { label: "optimizer step", min: 0 };
+    const lengths = new Chart(grid, {
+      title: "AL incl. bonus by evaluation", x, y: { label: "AL", atLeast: 2 }, height: HEIGHT,
+    });
+    const loss = new Chart(grid, {
+      title: "Loss", note: "Plain cross entropy of a slot, in nats.", x, y: { label: "nats" },
+      height: HEIGHT,
+    });
+    const element = h("article", { class: "card", dataset: { run: folder } },
+      h("div", { class: "head" }, h("h2", {}, folder), state), info, sets, grid);
+    this.#runs.append(element);
+    const card = { element, state, facts: info, sets, lengths, loss };
+    this.#cards.set(folder, card);
+    return card;
+  }
+}
+
+/** Say what a run does. @param {RunState} run */
+function stateOf({ is_running: isRunning, is_falling: isFalling, step }) {
+  if (!isRunning) return step ? "nobody trains in this folder now" : "nothing is logged yet";
+  return isFalling ? "training; the learning rate falls" : "training";
+}
+
+/** Return lines of how far and how fast a run is. @param {RunState} run */
+function facts({ step, speed, forecast, fallen, loss }) {
+  const lines = [];
+  if (speed) {
+    const left = speed.hours_left === null ? "" : `, ${span(HOUR * speed.hours_left)} left`;
+    lines.push(`Step ${number(step, 7)}, ${span(HOUR * speed.hours)} of steps${left}. Loss `
+      + `${fixed(loss.value.at(-1) ?? null, 3)} nats.`);
+    const phases = Object.entries(speed.phases).map(([name, ms]) => `${name} ${number(ms)}`);
+    lines.push(`${number(speed.slots_per_second)} slots/s, ${percent(speed.peak_share)} of the `
+      + `matmul peak; a step takes ${number(speed.step_ms)} ms: ${phases.join(", ")}.`);
+  } else {
+    lines.push(`Step ${number(step, 7)}.`);
+  }
+  if (forecast) {
+    lines.push(`Forecast for the end: AL ${fixed(forecast.al, 2)} (${fixed(forecast.low, 2)} to `
+      + `${fixed(forecast.high, 2)}).`);
+  }
+  return [
+    ...lines.map((line) => h("p", {}, line)),
+    ...Object.entries(fallen).map(([name, share]) => (
+      h("p", { class: "fallen" }, `AL fell by ${percent(share)} on ${name}.`))),
+  ];
+}
+
+/** Return acceptance by set and position. @param {RunState} run */
+function setTable({ sets }) {
+  const most = Math.max(...sets.map(({ positions }) => positions.length));
+  const places = Array.from({ length: most }, (_, place) => place);
+  return h("table", {},
+    h("thead", {}, h("tr", {},
+      ["set", "AL", "best", ...places.map((place) => String(place + 1))].map((name) => (
+        h("th", { scope: "col" }, name))))),
+    h("tbody", {}, sets.map(({ name, kind, al, best, positions }) => h("tr", {},
+      h("th", { scope: "row" }, `${name}, ${kind}`),
+      h("td", {}, fixed(al, 2)), h("td", {}, fixed(best, 2)),
+      places.map((place) => (
+        h("td", {}, place < positions.length ? percent(positions[place] ?? null) : "")))))));
+}
