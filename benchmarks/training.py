@@ -16,8 +16,8 @@ from typing import Any
 
 from harness import machine, table
 
+from paceline.dataset.run_log import PHASES
 from paceline.training.config import TrainConfig
-from paceline.training.cost import PHASES
 from paceline.training.run import computed_in, prepare
 from paceline.training.trainer import Trainer
 from paceline.training.workers import Workers, keep_freed_memory

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from paceline.dataset.folder_lock import locked
+from paceline.dataset.run_log import LOG
 from tests.cli.test_watch import score, step, write
 
 from .conftest import ui_server
@@ -15,7 +16,9 @@ def test_runs_are_shown_and_followed(tmp_path: Path, open_page: Open) -> None:
     forecast = {"forecast/al": 2.5, "forecast/low": 2.4, "forecast/high": 2.75}
     going = write(tmp_path / "going", score(0, 1.0), step(10), {**score(20, 1.75), **forecast})
     ended = write(tmp_path / "ended", score(0, 1.0), {**score(5, 2.25), "regression/code": 0.07})
-    with locked(going), ui_server(runs=[going, ended]) as url:
+    broken = write(tmp_path / "broken", step(10))
+    (broken / LOG).write_text("{\n")
+    with locked(going), ui_server(runs=[going, broken, ended]) as url:
         page = open_page(f"{url}/#training")
         card = page.locator(f'[data-run="{going}"]')
         card.get_by_text("15 min left").wait_for()
@@ -32,8 +35,11 @@ def test_runs_are_shown_and_followed(tmp_path: Path, open_page: Open) -> None:
         card.get_by_text("training; the learning rate falls").wait_for()
         assert "Step 30" in card.inner_text() and "Loss 6.000 nats" in card.inner_text()
         other = page.locator(f'[data-run="{ended}"]').inner_text()
-        assert "nobody trains in this folder now" in other and "AL fell by 7 % on code" in other
+        assert "no process is training in this folder" in other
+        assert "AL fell by 7 % on code" in other
         assert page.locator(".training canvas").count() == 4
+        told = page.inner_text(".training")
+        assert str(broken) in told and "line 1 is none" in told
 
 
 def test_without_a_run_the_page_says_how_to_start_it(open_page: Open) -> None:

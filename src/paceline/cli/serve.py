@@ -108,8 +108,8 @@ class ServeCommand:
 
 @checked
 class UiCommand:
-    """Serve the web page alone: the calculator and the token timing, without a model, and runs of
-    training.
+    """Serve the web page alone: the calculator, the token timing and, with --training, runs of
+    training. No model is needed.
 
     SIGINT or SIGTERM ends it. `paceline serve` has the page too, with a playground and a live view
     of the served model.

@@ -15,9 +15,10 @@ BARS = "▁▂▃▄▅▆▇█"
 CURVE = 32  # characters of a curve, at most
 
 
-def curve(values: Sequence[float]) -> str:
-    """Return a line of bars, the highest for the largest value, with the mean of neighbours where
-    there are more values than CURVE."""
+def curve(numbers: Sequence[float | None]) -> str:
+    """Return a line of bars, the highest for the largest number, with the mean of neighbours where
+    there are more numbers than CURVE. None is left out."""
+    values = [number for number in numbers if number is not None]
     if not values:
         return ""
     count = min(CURVE, len(values))
@@ -33,27 +34,33 @@ def training_view(run: RunState) -> RenderableType:
     parts: list[RenderableType] = [Text(line) for line in _lines(run)]
     if run["sets"]:
         parts += ["", _acceptance(run["sets"])]
-    if (forecast := run["forecast"]) is not None:
+    if run["is_running"] and (forecast := run["forecast"]) is not None:
         low, high = forecast["low"], forecast["high"]
         parts.append(f"forecast for the end: AL {forecast['al']:.2f} ({low:.2f} to {high:.2f})")
     return Group(*parts)
 
 
 def _lines(run: RunState) -> Iterator[str]:
-    done, speed = f"{run['folder']}: step {run['step']}", run["speed"]
+    state = "training" if run["is_running"] else "no process is training in this folder"
+    if run["is_running"] and run["is_falling"]:
+        state = "training; the learning rate falls"
+    yield f"{run['folder']}: {state}"
+    speed = run["speed"]
     if speed is None:
-        yield done
+        yield f"step {run['step']}"
         return
-    left = "" if speed["hours_left"] is None else f", {_duration(speed['hours_left'])} left"
-    yield f"{done}, {_duration(speed['hours'])} of steps{left}"
+    left = f", {_duration(speed['hours_left'])} left" if run["is_running"] else ""
+    yield f"step {run['step']}, {_duration(speed['hours'])} of steps{left}"
     phases = ", ".join(f"{phase} {ms:.0f}" for phase, ms in speed["phases"].items())
-    share = 100 * speed["peak_share"]
-    yield f"{speed['slots_per_second']:,.0f} slots/s, {share:.0f}% of the matmul peak"
-    yield f"a step takes {speed['step_ms']:.0f} ms: {phases}"
-    falling = "; the learning rate falls" if run["is_falling"] else ""
+    share = speed["peak_share"]
+    peak = "" if share is None else f", {100 * share:.0f}% of the matmul peak"
+    yield f"{_shown(speed['slots_per_second'], ',.0f')} slots/s{peak}"
+    yield f"a step takes {_shown(speed['step_ms'], '.0f')} ms: {phases}"
     loss, train_al = run["loss"]["value"], run["train_al"]["value"]
-    yield f"loss {loss[-1]:.3f} nats {curve(loss)}{falling}"
-    yield f"train AL {train_al[-1]:.2f} {curve(train_al)}"
+    if loss[-1] is None:
+        yield "the loss is not a finite number any more: the run has diverged"
+    yield f"loss {_shown(loss[-1], '.3f')} nats {curve(loss)}"
+    yield f"train AL {_shown(train_al[-1], '.2f')} {curve(train_al)}"
     for name, lost in run["fallen"].items():
         yield f"AL fell by {100 * lost:.0f}% on {name}"
 
@@ -64,11 +71,11 @@ def _acceptance(sets: Sequence[ScoredSet]) -> RenderableType:
     left = ("set", "by evaluation")
     table = plain_table("set", "AL", "best", *places, "by evaluation", left=left)
     for scored in sets:
-        shares = [f"{100 * share:.0f}%" for share in scored["positions"]]
+        shares = [_shown(share, ".0%") for share in scored["positions"]]
         table.add_row(
-            f"{scored['name']}, {scored['kind']}",
-            f"{scored['al']:.2f}",
-            f"{scored['best']:.2f}",
+            Text(f"{scored['name']}, {scored['kind']}"),  # a name may look like rich's markup
+            _shown(scored["al"], ".2f"),
+            _shown(scored["best"], ".2f"),
             *shares,
             *[""] * (most - len(shares)),
             curve(scored["curve"]["value"]),
@@ -76,7 +83,13 @@ def _acceptance(sets: Sequence[ScoredSet]) -> RenderableType:
     return table
 
 
-def _duration(hours: float) -> str:
+def _shown(number: float | None, form: str) -> str:
+    return "–" if number is None else format(number, form)
+
+
+def _duration(hours: float | None) -> str:
+    if hours is None:
+        return "an unknown time"
     minutes, seconds = divmod(round(3600 * hours), 60)
     whole, minutes = divmod(minutes, 60)
     return f"{whole}:{minutes:02d}:{seconds:02d} h" if whole else f"{minutes}:{seconds:02d} min"

@@ -36,7 +36,8 @@ class WatchCommand:
     """Follow a run of training.
 
     Shows how far it is, loss, speed, and acceptance by set and position, until the run ends or
-    Ctrl-C. Where no terminal is, it prints them once. It only reads: the run does not notice.
+    Ctrl-C. Without a terminal, it prints them once. It only reads the folder. The run must be one
+    of this machine.
     """
 
     folder: RunFolder = about("folder of the run: --out of paceline train")
@@ -54,5 +55,4 @@ class WatchCommand:
                 if not run["is_running"]:
                     break
                 time.sleep(self.every)
-        console.print("nobody trains in this folder now")
         return 0

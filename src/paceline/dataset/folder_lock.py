@@ -10,6 +10,7 @@ from pathlib import Path
 
 from paceline.core import InvalidRequest
 
+LOCKS = Path("/proc/locks")  # on Linux: all locks, with the inodes of what they lock
 LOCK = ".lock"  # holds the id of the process that writes, while it does
 
 
@@ -43,15 +44,29 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def writer_of(folder: Path) -> int | None:
-    """Return the id of the process that holds a folder, or None where none does."""
+    """Return the id of the process of this machine that holds a folder, or None where none does.
+    The lock itself is not tried: whoever begins at that moment would find it taken."""
     try:
         process = int((folder / LOCK).read_text())
+        if process <= 0:
+            return None
         os.kill(process, 0)
     except PermissionError:
-        return process  # another user's
-    except (OSError, ValueError):
+        pass  # another user's
+    except (OSError, ValueError, OverflowError):
         return None
-    return process
+    return process if _is_locked(folder) else None
+
+
+def _is_locked(folder: Path) -> bool:
+    """Return whether a process holds the lock of a folder, as far as the system tells: the process
+    that wrote its id may be gone, and another one have the id."""
+    try:
+        held = LOCKS.read_text()
+    except OSError:
+        return True  # no Linux: the id alone has to do
+    inode = folder.stat().st_ino
+    return any(" FLOCK " in line and f":{inode} " in line for line in held.splitlines())
 
 
 def _holder(path: Path) -> str:

@@ -34,8 +34,8 @@ def loop_start(token_ids: Sequence[int]) -> int | None:
 
 def looping(tails: np.ndarray) -> np.ndarray:
     """Return which texts are in a loop at their end: the last tokens are a run that stands three
-    times in a row, as above. `tails` int [texts, LOOP_TOKENS] are their last tokens; what stands
-    before a shorter text must be a different number at each place.
+    times in a row, as above. `tails` int [texts, LOOP_TOKENS] are their last tokens; pad a shorter
+    text on the left with negative numbers that all differ.
 
     It is for texts that are still growing: loop_start() finds the other kind of loop as well.
     """

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from typing_extensions import TypedDict
 
+from paceline.core import InvalidRequest
 from paceline.dataset.folder_lock import writer_of
 
 LOG = "log.jsonl"
@@ -19,10 +22,10 @@ Entry = Mapping[str, Any]
 
 
 class RunCurve(TypedDict):
-    """Numbers by optimizer step."""
+    """Numbers by optimizer step; None where one is not finite."""
 
     step: list[int]
-    value: list[float]
+    value: list[float | None]
 
 
 class ScoredSet(TypedDict):
@@ -31,21 +34,22 @@ class ScoredSet(TypedDict):
 
     name: str
     kind: str
-    al: float
-    best: float
-    positions: list[float]
+    al: float | None
+    best: float | None
+    positions: list[float | None]
     curve: RunCurve
 
 
 class RunSpeed(TypedDict):
-    """The last steps: `hours` of steps so far, `hours_left` to the planned end (None in a log of an
-    earlier version), and milliseconds of a step by phase."""
+    """The last steps: `hours` of steps so far, `hours_left` to the planned end, the share of the
+    machine's matmul peak, and milliseconds of a step by phase. None is a number that the log does
+    not have."""
 
-    hours: float
+    hours: float | None
     hours_left: float | None
-    slots_per_second: float
-    peak_share: float
-    step_ms: float
+    slots_per_second: float | None
+    peak_share: float | None
+    step_ms: float | None
     phases: dict[str, float]
 
 
@@ -74,8 +78,22 @@ class RunState(TypedDict):
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
-    """Return the entries of a run's log, [] where there is none."""
-    return [json.loads(line) for line in whole_lines(folder / LOG)]
+    """Return the entries of a run's log, [] where there is none. Raises InvalidRequest (field
+    `folder`) for a log with a line that is no entry."""
+    entries = []
+    for number, line in enumerate(whole_lines(folder / LOG), 1):
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            entry = None
+        if not isinstance(entry, dict) or "step" not in entry:
+            expected = (
+                f"a run whose {LOG} has a JSON object with a step in each line; line {number} is "
+                "none"
+            )
+            raise InvalidRequest("folder", str(folder), expected)
+        entries.append(entry)
+    return entries
 
 
 def whole_lines(path: Path) -> list[str]:
@@ -85,15 +103,24 @@ def whole_lines(path: Path) -> list[str]:
     return [line for line in path.read_text("utf-8").splitlines(True) if line.endswith("\n")]
 
 
+@lru_cache(maxsize=16)
+def _read_once(folder: Path, size: int, changed: int) -> list[dict[str, Any]]:
+    """Return the entries of a log of `size` bytes that was last written to at `changed`, in
+    nanoseconds: whoever looks every two seconds does not read it anew while nothing is added."""
+    return read_log(folder)
+
+
 def run_state(folder: Path) -> RunState:
-    """Return what the log in a folder says of the run."""
-    entries = read_log(folder)
+    """Return what the log in a folder says of the run. Raises InvalidRequest as read_log() does."""
+    log = folder / LOG
+    told = log.stat() if log.is_file() else None
+    entries = [] if told is None else _read_once(folder, told.st_size, told.st_mtime_ns)
     steps = [entry for entry in entries if "loss" in entry]
-    scores = [entry for entry in entries if any(name.endswith("/first") for name in entry)]
+    scores = [entry for entry in entries if _scored_names(entry)]
     last = scores[-1] if scores else {}
     forecast: RunForecast | None = None
     if "forecast/al" in last:
-        al, low, high = (last[f"forecast/{name}"] for name in ("al", "low", "high"))
+        al, low, high = (float(last[f"forecast/{name}"]) for name in ("al", "low", "high"))
         forecast = {"al": al, "low": low, "high": high}
     return {
         "folder": str(folder),
@@ -103,7 +130,7 @@ def run_state(folder: Path) -> RunState:
         "speed": _speed(steps[-1]) if steps else None,
         "loss": _curve(steps, "loss"),
         "train_al": _curve(steps, "train/al"),
-        "sets": [_scored(name, scores) for name in last if name.endswith("/first")],
+        "sets": [_scored(name, scores) for name in _scored_names(last)],
         "forecast": forecast,
         "fallen": {
             name.removeprefix("regression/"): share
@@ -114,14 +141,30 @@ def run_state(folder: Path) -> RunState:
 
 
 def _speed(entry: Entry) -> RunSpeed:
+    seconds = _finite(entry, "seconds_per_step")
     return {
-        "hours": entry["hours"],
-        "hours_left": entry.get("hours_left"),
-        "slots_per_second": entry["slots_per_second"],
-        "peak_share": entry.get("peak_share/all", 0.0),
-        "step_ms": 1e3 * entry["seconds_per_step"],
-        "phases": {phase: entry.get(f"ms/{phase}", 0.0) for phase in PHASES},
+        "hours": _finite(entry, "hours"),
+        "hours_left": _finite(entry, "hours_left"),
+        "slots_per_second": _finite(entry, "slots_per_second"),
+        "peak_share": _finite(entry, "peak_share/all"),
+        "step_ms": None if seconds is None else 1e3 * seconds,
+        "phases": {phase: entry[f"ms/{phase}"] for phase in PHASES if f"ms/{phase}" in entry},
     }
+
+
+def _finite(entry: Entry, name: str) -> float | None:
+    """Return a number of an entry, None where it has none or one that is not finite. The loss of
+    a step whose objective is not finite is none: it is the mean over no slot."""
+    number = entry.get(name)
+    if name == "loss" and not math.isfinite(entry.get("objective", 0.0)):
+        return None
+    return None if number is None or not math.isfinite(number) else float(number)
+
+
+def _scored_names(entry: Entry) -> list[str]:
+    """Return the sets that an entry has scores of, as KIND/NAME."""
+    lengths = (name.removesuffix("/al") for name in entry if name.endswith("/al"))
+    return [name for name in lengths if name.partition("/")[0] in KINDS]
 
 
 def _curve(entries: Sequence[Entry], name: str) -> RunCurve:
@@ -130,23 +173,22 @@ def _curve(entries: Sequence[Entry], name: str) -> RunCurve:
     having = [entry for entry in entries if name in entry]
     every = -(-len(having) // POINTS)
     shown = having[::-1][::every][::-1] if every else []
-    return {"step": [int(e["step"]) for e in shown], "value": [e[name] for e in shown]}
+    return {"step": [int(e["step"]) for e in shown], "value": [_finite(e, name) for e in shown]}
 
 
-def _scored(first: str, scores: Sequence[Entry]) -> ScoredSet:
-    """Return the acceptance on the set whose first position is logged as `first`."""
-    name = first.removesuffix("/first")
+def _scored(name: str, scores: Sequence[Entry]) -> ScoredSet:
+    """Return the acceptance on a set, KIND/NAME."""
     kind, _, of = name.partition("/")
-    last, curve = scores[-1], _curve(scores, f"{name}/al")
-    positions, place = [last[first]], 2
+    last, positions, place = scores[-1], [_finite(scores[-1], f"{name}/first")], 2
     while f"{name}/position_{place}" in last:
-        positions.append(last[f"{name}/position_{place}"])
+        positions.append(_finite(last, f"{name}/position_{place}"))
         place += 1
+    lengths = [_finite(entry, f"{name}/al") for entry in scores]
     return {
         "name": of,
-        "kind": KINDS.get(kind, kind),
-        "al": curve["value"][-1],
-        "best": max(entry[f"{name}/al"] for entry in scores if f"{name}/al" in entry),
+        "kind": KINDS[kind],
+        "al": _finite(last, f"{name}/al"),
+        "best": max((length for length in lengths if length is not None), default=None),
         "positions": positions,
-        "curve": curve,
+        "curve": _curve(scores, f"{name}/al"),
     }

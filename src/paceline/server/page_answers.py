@@ -31,9 +31,11 @@ class PageState(TypedDict):
 
 
 class TrainingRuns(TypedDict):
-    """The runs of training that the page shows."""
+    """The runs of training that the page shows. `errors` are those of runs whose log cannot be
+    read, by folder."""
 
     runs: list[RunState]
+    errors: dict[str, str]
 
 
 class ServedDrafter(TypedDict):

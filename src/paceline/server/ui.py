@@ -20,7 +20,7 @@ from anyio.to_thread import run_sync
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 
-from paceline.core import ModelError
+from paceline.core import InvalidRequest, ModelError
 from paceline.dataset.run_log import run_state
 from paceline.roofline.architecture import model_names, read_architecture
 from paceline.roofline.device import FORMATS, PRESETS, hardware, hardware_names
@@ -122,10 +122,16 @@ def create_ui_app(settings: ServerSettings, runs: Sequence[Path] = ()) -> FastAP
     add_ui(app, offers=offers, key_needed=bool(settings.api_keys), turn=turn)
 
     def training() -> TrainingRuns:
-        return {"runs": [run_state(folder) for folder in runs]}
+        answer: TrainingRuns = {"runs": [], "errors": {}}
+        for folder in runs:
+            try:
+                answer["runs"].append(run_state(folder))
+            except InvalidRequest as error:
+                answer["errors"][str(folder)] = str(error)
+        return answer
 
-    if runs:
-        app.get("/ui/training", include_in_schema=False)(_endpoint(training, turn))
+    if runs:  # a long log does not make the calculator wait
+        app.get("/ui/training", include_in_schema=False)(_endpoint(training, CapacityLimiter(1)))
     return app
 
 

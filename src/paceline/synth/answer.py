@@ -20,6 +20,7 @@ from paceline.llm import LLM
 from paceline.models.config import ModelConfig
 from paceline.synth.row_batch import LOOK
 
+CUT = "cut at loops"  # in the name of what cuts answers there: others write other sets
 AHEAD = 2  # batches of requests that the engine holds: no step begins with an empty place
 
 
@@ -105,7 +106,7 @@ class EngineAnswerer:
         self._open: dict[str, tuple[Ask, Request, list[int]]] = {}
         self._generated = self._steps = self._running = 0
         self._started, self._seconds = 0.0, 0.0
-        parts = (config.dtype, config.quantize, config.device, self._engine.backend)
+        parts = (config.dtype, config.quantize, config.device, self._engine.backend, CUT)
         self.what = "engine: " + ", ".join(part for part in parts if part)
 
     @property
@@ -139,7 +140,7 @@ class EngineAnswerer:
                 loops = ask.cut_at_loop and loop_cut(ids, delta.token_ids)
                 ids += delta.token_ids
                 reason = delta.finish_reason
-                if loops:
+                if loops and (reason is None or loops < len(ids)):
                     self._driver.drop([request])
                     del ids[loops:]
                     reason = FinishReason.LENGTH

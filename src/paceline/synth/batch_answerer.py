@@ -21,7 +21,7 @@ from paceline.models.loader import LoadedModel
 from paceline.models.network import TorchNetwork
 from paceline.models.networks import build_network
 from paceline.models.tokenizer import Pieces
-from paceline.synth.answer import AHEAD, Ask, Speed, TargetAnswer, no_text
+from paceline.synth.answer import AHEAD, CUT, Ask, Speed, TargetAnswer, no_text
 from paceline.synth.prompts import keyed
 from paceline.synth.row_batch import LOOK, NOT_FINITE, NewText, RowBatch, rows_that_fit
 
@@ -126,7 +126,7 @@ class BatchAnswerer:
         self._launched = False
         self._generated = self._prompt_tokens = self._steps = self._running = 0
         self._started, self._seconds = 0.0, 0.0
-        self.what = f"batch: {config.dtype}, {config.device}"
+        self.what = f"batch: {config.dtype}, {config.device}, {CUT}"
 
     @property
     def rows(self) -> int:

@@ -10,10 +10,9 @@ from dataclasses import dataclass, field
 
 import torch
 
+from paceline.dataset.run_log import PHASES
 from paceline.models.config import ModelConfig
 from paceline.models.dflash.config import DFlashConfig
-
-PHASES = ("target", "data", "drafter", "head", "optimiser")
 
 
 def _zeros() -> dict[str, float]:

@@ -61,9 +61,9 @@ class TrainingTab {
     this.#isAsking = true;
     try {
       /** @type {TrainingRuns} */
-      const { runs } = await getJson("ui/training");
+      const { runs, errors } = await getJson("ui/training");
       for (const run of runs) this.#show(run);
-      this.#trouble.replaceChildren();
+      this.#trouble.replaceChildren(...Object.values(errors).map((text) => errorBox(text)));
     } catch (error) {
       if (!this.#trouble.hasChildNodes()) this.#trouble.append(errorBox(error));
       // after a refused key, another question would only open the dialog again
@@ -119,24 +119,27 @@ class TrainingTab {
 
 /** Say what a run does. @param {RunState} run */
 function stateOf({ is_running: isRunning, is_falling: isFalling, step }) {
-  if (!isRunning) return step ? "nobody trains in this folder now" : "nothing is logged yet";
+  if (!isRunning) return step ? "no process is training in this folder" : "nothing is logged yet";
   return isFalling ? "training; the learning rate falls" : "training";
 }
 
 /** Return lines of how far and how fast a run is. @param {RunState} run */
-function facts({ step, speed, forecast, fallen, loss }) {
+function facts({ step, speed, forecast, fallen, loss, is_running: isRunning }) {
   const lines = [];
   if (speed) {
-    const left = speed.hours_left === null ? "" : `, ${span(HOUR * speed.hours_left)} left`;
-    lines.push(`Step ${number(step, 7)}, ${span(HOUR * speed.hours)} of steps${left}. Loss `
-      + `${fixed(loss.value.at(-1) ?? null, 3)} nats.`);
+    const left = isRunning ? `, ${duration(speed.hours_left)} left` : "";
+    lines.push(`Step ${number(step, 7)}, ${duration(speed.hours)} of steps${left}. Loss `
+      + `${fixed(loss.value.at(-1), 3)} nats.`);
+    if (loss.value.at(-1) === null) {
+      lines.push("The loss is not a finite number any more: the run has diverged.");
+    }
     const phases = Object.entries(speed.phases).map(([name, ms]) => `${name} ${number(ms)}`);
     lines.push(`${number(speed.slots_per_second)} slots/s, ${percent(speed.peak_share)} of the `
       + `matmul peak; a step takes ${number(speed.step_ms)} ms: ${phases.join(", ")}.`);
   } else {
     lines.push(`Step ${number(step, 7)}.`);
   }
-  if (forecast) {
+  if (forecast && isRunning) {
     lines.push(`Forecast for the end: AL ${fixed(forecast.al, 2)} (${fixed(forecast.low, 2)} to `
       + `${fixed(forecast.high, 2)}).`);
   }
@@ -146,6 +149,9 @@ function facts({ step, speed, forecast, fallen, loss }) {
       h("p", { class: "fallen" }, `AL fell by ${percent(share)} on ${name}.`))),
   ];
 }
+
+/** @param {number | null} hours */
+const duration = (hours) => (hours === null ? "an unknown time" : span(HOUR * hours));
 
 /** Return acceptance by set and position. @param {RunState} run */
 function setTable({ sets }) {

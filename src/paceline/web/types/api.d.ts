@@ -899,10 +899,10 @@ export interface RoundToken {
   text: string;
 }
 
-/** Numbers by optimizer step. */
+/** Numbers by optimizer step; None where one is not finite. */
 export interface RunCurve {
   step: number[];
-  value: number[];
+  value: (number | null)[];
 }
 
 /** AL at the planned end, with its interval. */
@@ -913,15 +913,16 @@ export interface RunForecast {
 }
 
 /**
- * The last steps: `hours` of steps so far, `hours_left` to the planned end (None in a log of an
- * earlier version), and milliseconds of a step by phase.
+ * The last steps: `hours` of steps so far, `hours_left` to the planned end, the share of the
+ * machine's matmul peak, and milliseconds of a step by phase. None is a number that the log does
+ * not have.
  */
 export interface RunSpeed {
-  hours: number;
+  hours: number | null;
   hours_left: number | null;
-  slots_per_second: number;
-  peak_share: number;
-  step_ms: number;
+  slots_per_second: number | null;
+  peak_share: number | null;
+  step_ms: number | null;
   phases: { [key: string]: number };
 }
 
@@ -959,9 +960,9 @@ export interface ScoredAl {
 export interface ScoredSet {
   name: string;
   kind: string;
-  al: number;
-  best: number;
-  positions: number[];
+  al: number | null;
+  best: number | null;
+  positions: (number | null)[];
   curve: RunCurve;
 }
 
@@ -1418,9 +1419,13 @@ export interface TopLogprob {
   bytes: number[];
 }
 
-/** The runs of training that the page shows. */
+/**
+ * The runs of training that the page shows. `errors` are those of runs whose log cannot be read, by
+ * folder.
+ */
 export interface TrainingRuns {
   runs: RunState[];
+  errors: { [key: string]: string };
 }
 
 /**
