@@ -31,12 +31,12 @@ SPEEDS = {"tokens": 100, "ar_tokens_per_second": 20, "tokens_per_second": 50, "t
           "acceptance": {"alpha": 0.8}, "draft_length": 4}  # fmt: skip
 
 
-def test_a_server_has_every_tab_but_the_one_of_a_store(client: Client) -> None:
+def test_a_server_has_every_tab_but_those_of_a_store_and_of_training(client: Client) -> None:
     assert client.get("/").text.startswith("<!doctype html>")
     state = client.get("/ui/state").json()
     tabs = {tab["name"]: tab["available"] for tab in state["tabs"]}
-    assert list(tabs) == ["calculator", "timing", "playground", "live", "autospec"]
-    assert [name for name, there in tabs.items() if not there] == ["autospec"]
+    assert list(tabs) == ["calculator", "timing", "playground", "live", "autospec", "training"]
+    assert [name for name, there in tabs.items() if not there] == ["autospec", "training"]
     assert not state["key_needed"]
     assert state["opens_on"] == "playground"
 
