@@ -1,15 +1,11 @@
 // What the parts of the Autospec tab say alike: cohorts, times, states, and the next command.
 
 import { h } from "../lib/dom.js";
-import { fixed, number, percent } from "../lib/format.js";
+import { fixed, number, percent, span } from "../lib/format.js";
 import { cohortText } from "../lib/live_tables.js";
 
 /** @import { Child } from "../types/page" */
 /** @import { DrafterState } from "../types/answers" */
-
-const MINUTE = 60;
-const HOUR = 60 * MINUTE;
-const DAY = 24 * HOUR;
 
 /** What a state of a version means. @type {{ [State in DrafterState]: string }} */
 export const MEANINGS = {
@@ -24,14 +20,6 @@ export const MEANINGS = {
 
 /** Return a cohort as people read it; "" is all requests. @param {string} label */
 export const cohortName = (label) => (label === "" ? "all requests" : cohortText(label));
-
-/** Return a span of time in one unit. @param {number} seconds */
-export function span(seconds) {
-  if (seconds < 2 * MINUTE) return `${number(Math.max(0, Math.round(seconds)), 4)} s`;
-  if (seconds < 2 * HOUR) return `${Math.round(seconds / MINUTE)} min`;
-  if (seconds < 2 * DAY) return `${Math.round(seconds / HOUR)} h`;
-  return `${Math.round(seconds / DAY)} days`;
-}
 
 /** @param {number} time @param {number} now */
 export const ago = (time, now) => `${span(now - time)} ago`;

@@ -3,6 +3,9 @@
 /** @typedef {number | null | undefined} Value */
 
 export const NONE = "–";
+const MINUTE = 60; // seconds
+const HOUR = 60 * MINUTE;
+const DAY = 24 * HOUR;
 /** @param {Value} value @returns {value is number} */
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 
@@ -52,4 +55,12 @@ function withPrefix(value, prefixes, least) {
   const thousands = Math.floor(Math.log10(value) / 3);
   const step = value < least ? 0 : Math.min(thousands, prefixes.length - 1);
   return `${number(value / 1000 ** step)}${prefixes[step]}`;
+}
+
+/** Return a span of time in one unit. @param {number} seconds */
+export function span(seconds) {
+  if (seconds < 2 * MINUTE) return `${number(Math.max(0, Math.round(seconds)), 4)} s`;
+  if (seconds < 2 * HOUR) return `${Math.round(seconds / MINUTE)} min`;
+  if (seconds < 2 * DAY) return `${Math.round(seconds / HOUR)} h`;
+  return `${Math.round(seconds / DAY)} days`;
 }

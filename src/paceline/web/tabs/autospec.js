@@ -6,11 +6,13 @@ import { CohortCards } from "../autospec/cohorts.js";
 import { matrixTable } from "../autospec/matrix.js";
 import { PromotionForm } from "../autospec/promotion.js";
 import { versionTable } from "../autospec/versions.js";
-import { nothing, RUN, section, span } from "../autospec/words.js";
+import { nothing, RUN, section } from "../autospec/words.js";
+import { Asking } from "../lib/asking.js";
 import { choice } from "../lib/controls.js";
 import { find, h } from "../lib/dom.js";
 import { errorBox } from "../lib/errors.js";
-import { getJson, HttpError } from "../lib/http.js";
+import { span } from "../lib/format.js";
+import { getJson } from "../lib/http.js";
 
 /** @import { AutospecOverview, ServingFacts } from "../types/answers" */
 /** @import { TabContext } from "../types/page" */
@@ -30,9 +32,7 @@ export const show = () => tab?.show();
 export const hide = () => tab?.hide();
 
 class AutospecTab {
-  #isShown = false;
-  #isAsking = false;
-  #timer = 0;
+  #asking = new Asking(EVERY, () => this.#ask(), (error) => this.#complain(error));
   /** @type {keyof typeof BY} */
   #by = "hour";
   #state = h("span", { class: "state" }, "asking…");
@@ -42,7 +42,7 @@ class AutospecTab {
   #versions = h("div");
   #decisions = h("div");
   #cohorts;
-  #promotion = new PromotionForm(() => this.#ask());
+  #promotion = new PromotionForm(() => this.#asking.now());
   #body;
 
   /** @param {HTMLElement} element @param {TabContext} context */
@@ -52,23 +52,20 @@ class AutospecTab {
     const spans = choice("Span of the curves", BY, this.#by, (by) => {
       this.#by = by;
       remember(new URLSearchParams({ by }));
-      this.#ask();
+      this.#asking.now();
     });
     this.#cohorts = new CohortCards(spans.element);
     this.#body = h("div", { class: "body", hidden: true }, this.#sections());
     element.append(
       h("div", { class: "head" }, h("h1", {}, "Autospec"), this.#state), this.#trouble, this.#body);
-    document.addEventListener("visibilitychange", () => this.#ask());
   }
 
   show() {
-    this.#isShown = true;
-    this.#ask();
+    this.#asking.show();
   }
 
   hide() {
-    this.#isShown = false;
-    clearTimeout(this.#timer);
+    this.#asking.hide();
   }
 
   #sections() {
@@ -91,29 +88,20 @@ class AutospecTab {
   }
 
   async #ask() {
-    clearTimeout(this.#timer);
-    if (!this.#isShown || document.visibilityState !== "visible" || this.#isAsking) return;
-    this.#isAsking = true;
-    const by = this.#by;
-    let wait = EVERY;
-    try {
-      /** @type {[AutospecOverview, ServingFacts]} */
-      const [view, serving] = await Promise.all([
-        getJson(`v1/autospec?by=${by}`), getJson("ui/serving"),
-      ]);
-      this.#draw(view, serving);
-      this.#trouble.replaceChildren();
-      if (view.traces.state === "reading") wait = SOON;
-    } catch (error) {
-      this.#state.textContent = "no news";
-      this.#state.className = "state stale";
-      this.#trouble.replaceChildren(errorBox(error));
-      // after a refused key, another question would only open the dialog again
-      if (error instanceof HttpError && error.status === 401) return;
-    } finally {
-      this.#isAsking = false;
-    }
-    this.#timer = setTimeout(() => this.#ask(), by === this.#by ? wait : 0);
+    /** @type {[AutospecOverview, ServingFacts]} */
+    const [view, serving] = await Promise.all([
+      getJson(`v1/autospec?by=${this.#by}`), getJson("ui/serving"),
+    ]);
+    this.#draw(view, serving);
+    this.#trouble.replaceChildren();
+    return view.traces.state === "reading" ? SOON : EVERY;
+  }
+
+  /** @param {unknown} error */
+  #complain(error) {
+    this.#state.textContent = "no news";
+    this.#state.className = "state stale";
+    this.#trouble.replaceChildren(errorBox(error));
   }
 
   /** @param {AutospecOverview} view @param {ServingFacts} serving */

@@ -1,10 +1,11 @@
 // What the running server does: asked once a second, and only while somebody looks.
 
+import { Asking } from "../lib/asking.js";
 import { Chart } from "../lib/chart.js";
 import { h } from "../lib/dom.js";
 import { errorBox } from "../lib/errors.js";
 import { fixed, NONE, number, percent, rate, seconds, times } from "../lib/format.js";
-import { getJson, HttpError } from "../lib/http.js";
+import { getJson } from "../lib/http.js";
 import { groupTable, lengthBars, positionBars } from "../lib/live_tables.js";
 import { RecentRequests } from "../lib/recent.js";
 
@@ -43,9 +44,7 @@ export const hide = () => live?.hide();
 class Live {
   /** @type {LivePoint[]} of the curves, oldest first */
   #points = [];
-  #isShown = false;
-  #isAsking = false;
-  #timer = 0;
+  #asking = new Asking(EVERY, () => this.#ask(), (error) => this.#complain(error));
   #window;
   #state = h("span", { class: "state" }, "asking…");
   #trouble = h("div");
@@ -69,7 +68,7 @@ class Live {
       on: {
         change: () => {
           remember(new URLSearchParams({ window: this.#window.value }));
-          this.#ask();
+          this.#asking.now();
         },
       },
     }, WINDOWS.map(([value, text]) => h("option", { value, selected: value === chosen }, text)));
@@ -80,44 +79,34 @@ class Live {
         h("label", { htmlFor: "live-window" }, "Numbers over the last "), this.#window),
       this.#trouble, this.#tiles, ...this.#tables(), curves, this.#recent.element);
     this.#curves = this.#makeCurves(curves);
-    document.addEventListener("visibilitychange", () => this.#ask());
   }
 
   show() {
-    this.#isShown = true;
-    this.#ask();
+    this.#asking.show();
   }
 
   hide() {
-    this.#isShown = false;
-    clearTimeout(this.#timer);
+    this.#asking.hide();
   }
 
   // -- asking -------------------------------------------------------------------------------------
 
   async #ask() {
-    clearTimeout(this.#timer);
-    if (!this.#isShown || document.visibilityState !== "visible" || this.#isAsking) return;
-    this.#isAsking = true;
-    try {
-      const since = this.#points.at(-1)?.time ?? 0;
-      /** @type {[LiveSnapshot, RequestList]} */
-      const [snapshot, recent] = await Promise.all([
-        getJson(`ui/live?window=${this.#window.value}&since=${since}`), getJson("ui/requests"),
-      ]);
-      this.#draw(snapshot);
-      this.#recent.show(recent);
-      this.#trouble.replaceChildren();
-    } catch (error) {
-      this.#state.textContent = "no news";
-      this.#state.className = "state stale";
-      if (!this.#trouble.hasChildNodes()) this.#trouble.append(errorBox(error));
-      // after a refused key, another question would only open the dialog again
-      if (error instanceof HttpError && error.status === 401) return;
-    } finally {
-      this.#isAsking = false;
-    }
-    this.#timer = setTimeout(() => this.#ask(), EVERY);
+    const since = this.#points.at(-1)?.time ?? 0;
+    /** @type {[LiveSnapshot, RequestList]} */
+    const [snapshot, recent] = await Promise.all([
+      getJson(`ui/live?window=${this.#window.value}&since=${since}`), getJson("ui/requests"),
+    ]);
+    this.#draw(snapshot);
+    this.#recent.show(recent);
+    this.#trouble.replaceChildren();
+  }
+
+  /** @param {unknown} error */
+  #complain(error) {
+    this.#state.textContent = "no news";
+    this.#state.className = "state stale";
+    if (!this.#trouble.hasChildNodes()) this.#trouble.append(errorBox(error));
   }
 
   // -- building -----------------------------------------------------------------------------------

@@ -1,12 +1,12 @@
 // Runs of training: how far each is, its loss and speed, and acceptance by set and position. Asked
 // now and then, and only while somebody looks.
 
-import { span } from "../autospec/words.js";
+import { Asking } from "../lib/asking.js";
 import { Chart } from "../lib/chart.js";
 import { h } from "../lib/dom.js";
 import { errorBox } from "../lib/errors.js";
-import { fixed, number, percent } from "../lib/format.js";
-import { getJson, HttpError } from "../lib/http.js";
+import { fixed, number, percent, span } from "../lib/format.js";
+import { getJson } from "../lib/http.js";
 
 /** @import { RunState, TrainingRuns } from "../types/answers" */
 /** @import { Series } from "../types/page" */
@@ -31,9 +31,7 @@ export const show = () => tab?.show();
 export const hide = () => tab?.hide();
 
 class TrainingTab {
-  #isShown = false;
-  #isAsking = false;
-  #timer = 0;
+  #asking = new Asking(EVERY, () => this.#ask(), (error) => this.#complain(error));
   #trouble = h("div");
   #runs = h("div", { class: "runs" });
   /** @type {Map<string, Card>} by the run's folder */
@@ -42,36 +40,26 @@ class TrainingTab {
   /** @param {HTMLElement} element */
   constructor(element) {
     element.append(h("h1", {}, "Training"), this.#trouble, this.#runs);
-    document.addEventListener("visibilitychange", () => this.#ask());
   }
 
   show() {
-    this.#isShown = true;
-    this.#ask();
+    this.#asking.show();
   }
 
   hide() {
-    this.#isShown = false;
-    clearTimeout(this.#timer);
+    this.#asking.hide();
   }
 
   async #ask() {
-    clearTimeout(this.#timer);
-    if (!this.#isShown || document.visibilityState !== "visible" || this.#isAsking) return;
-    this.#isAsking = true;
-    try {
-      /** @type {TrainingRuns} */
-      const { runs, errors } = await getJson("ui/training");
-      for (const run of runs) this.#show(run);
-      this.#trouble.replaceChildren(...Object.values(errors).map((text) => errorBox(text)));
-    } catch (error) {
-      if (!this.#trouble.hasChildNodes()) this.#trouble.append(errorBox(error));
-      // after a refused key, another question would only open the dialog again
-      if (error instanceof HttpError && error.status === 401) return;
-    } finally {
-      this.#isAsking = false;
-    }
-    this.#timer = setTimeout(() => this.#ask(), EVERY);
+    /** @type {TrainingRuns} */
+    const { runs, errors } = await getJson("ui/training");
+    for (const run of runs) this.#show(run);
+    this.#trouble.replaceChildren(...Object.values(errors).map((text) => errorBox(text)));
+  }
+
+  /** @param {unknown} error */
+  #complain(error) {
+    if (!this.#trouble.hasChildNodes()) this.#trouble.append(errorBox(error));
   }
 
   /** @param {RunState} run */
