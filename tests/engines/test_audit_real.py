@@ -60,8 +60,8 @@ def test_a_fault_before_our_own_server_is_caught(tiny: str, fault: Fault, check:
 
 
 def served_vllm(kind: str | None, cores: list[int]) -> EngineProcess:
-    """Return vLLM on cores of its own: two servers whose threads share cores wait for each other.
-    It compiles nothing, which costs more here than it saves."""
+    """Return vLLM on cores of its own, which no other server's threads wait for. It compiles
+    nothing, so that it starts within a minute."""
     os.environ["VLLM_CPU_OMP_THREADS_BIND"] = ",".join(map(str, cores))
     plan = LaunchPlan(
         str(pull(TARGET)),
