@@ -45,9 +45,18 @@ def write(folder: Path, *entries: dict[str, float]) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("columns", [None, "60"])
 def test_without_a_terminal_the_state_is_printed_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    columns: str | None,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """No line is broken, however many columns the environment names."""
+    if columns is None:
+        monkeypatch.delenv("COLUMNS", raising=False)
+    else:
+        monkeypatch.setenv("COLUMNS", columns)
     forecast = {"forecast/al": 2.5, "forecast/low": 2.4, "forecast/high": 2.75}
     run = write(
         tmp_path / "run", score(0, 1.0), step(10), {"step": 20, "decay_steps": 5.0}, step(20),
