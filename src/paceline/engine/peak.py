@@ -11,18 +11,35 @@ import torch
 from paceline.kernels import build
 from paceline.models.native_network import read_bytes
 
-PROBE = 2048  # rows of the product that the peak is measured with
+SMALLEST, LARGEST, GROWTH = 256, 2048, 2  # rows of the products that the peak is measured with
 READS = 5
 BUFFER = 2**30  # bytes that are read: more than caches hold
 
 
 def matmul_peak(dtype: torch.dtype, device: str, seconds: float = 0.3) -> float:
-    """Operations per second of a large product here, measured: the best of several."""
-    a, b = (torch.randn(PROBE, PROBE, device=device).to(dtype) for _ in range(2))
-    best, end = float("inf"), time.perf_counter() + seconds
-    while time.perf_counter() < end or best == float("inf"):
-        best = min(best, _seconds(lambda: a @ b, device))
-    return 2 * PROBE**3 / best
+    """Operations per second of square products here, measured: the best of several.
+
+    They grow up to LARGEST rows, while the next one still fits into about `seconds`: for a format
+    that a CPU has no instructions for, torch needs most of a minute for the largest.
+    """
+    rows, best = SMALLEST, 0.0
+    product = _product(rows, dtype, device)
+    _seconds(product, device)  # the first one also starts torch's threads
+    end = time.perf_counter() + seconds
+    while True:
+        took = _seconds(product, device)
+        best = max(best, 2 * rows**3 / took)
+        left = end - time.perf_counter()
+        if left <= 0:
+            return best
+        if rows < LARGEST and GROWTH**3 * took < left:
+            rows *= GROWTH
+            product = _product(rows, dtype, device)
+
+
+def _product(rows: int, dtype: torch.dtype, device: str) -> Callable[[], object]:
+    a, b = (torch.randn(rows, rows, device=device).to(dtype) for _ in range(2))
+    return partial(torch.matmul, a, b)
 
 
 def read_bandwidth(device: str, size: int = BUFFER) -> float:
