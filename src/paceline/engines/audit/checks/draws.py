@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paceline.engines.answers import AnsweredRound
 from paceline.engines.audit.reference import TOP, ScoredToken
@@ -38,72 +39,67 @@ class Place(NamedTuple):
 Group = Callable[[Place], int | None]
 
 
-@dataclass(slots=True)
 class RankCounts:
-    """Counts of ranks, for each group of places, beside what the laws expect."""
+    """Counts of ranks, for each group of places, beside what the laws expect.
 
-    groups: int
-    observed: Vector = field(init=False)
-    expected: Vector = field(init=False)
-    covariance: Vector = field(init=False)
-    samples: int = 0
+    `chosen` has the group of each token.
+    """
 
-    def __post_init__(self) -> None:
-        size = self.groups * BINS
-        self.observed, self.expected = np.zeros(size), np.zeros(size)
-        self.covariance = np.zeros((size, size))
-
-    def add(self, group: int, token: ScoredToken) -> None:
-        law, start = rank_law(token), group * BINS
-        part = slice(start, start + BINS)
-        self.observed[start + rank_bin(token.rank)] += 1
-        self.expected[part] += law
-        self.covariance[part, part] += np.diag(law) - np.outer(law, law)
-        self.samples += 1
+    def __init__(self, groups: int, chosen: Sequence[int], tokens: Sequence[ScoredToken]) -> None:
+        self.groups, self.samples = groups, len(tokens)
+        self.observed, self.expected = np.zeros((2, groups, BINS))
+        self.covariance = np.zeros((groups, BINS, BINS))
+        of_token, bins, laws = np.array(chosen), rank_bins(tokens), rank_laws(tokens)
+        for group in range(groups):
+            here = of_token == group
+            self.observed[group] = np.bincount(bins[here], minlength=BINS)
+            self.expected[group] = laws[here].sum(axis=0)
+            self.covariance[group] = np.diag(self.expected[group]) - laws[here].T @ laws[here]
 
     def test(self) -> ChiSquare:
         """Test all groups at once; each has its own laws."""
         return ChiSquare.total(self._test_of(group) for group in range(self.groups))
 
     def _test_of(self, group: int) -> ChiSquare:
-        part = slice(group * BINS, (group + 1) * BINS)
-        samples = int(self.observed[part].sum())
-        covariance = self.covariance[part, part]
-        return score_test(Cells(self.observed[part], self.expected[part], covariance, samples))
+        observed, samples = self.observed[group], int(self.observed[group].sum())
+        return score_test(Cells(observed, self.expected[group], self.covariance[group], samples))
 
     @property
     def shifts(self) -> list[float]:
         """By how much the share of each rank differs from the expected one."""
-        shape = (self.groups, BINS)
-        difference = (self.observed - self.expected).reshape(shape).sum(axis=0)
+        difference = (self.observed - self.expected).sum(axis=0)
         return [float(value) for value in difference / max(1, self.samples)]
 
 
-def rank_bin(rank: int) -> int:
-    return int(np.searchsorted(EDGES, rank, side="right")) - 1
+def rank_bins(tokens: Sequence[ScoredToken]) -> NDArray[np.intp]:
+    """Return the bin of each token's rank."""
+    return np.searchsorted(EDGES, [token.rank for token in tokens], side="right") - 1
 
 
-def rank_law(token: ScoredToken) -> Vector:
-    """Return the probability of each bin of ranks at a token's place."""
-    likeliest = np.exp([logprob for _, logprob in token.top])
-    likeliest = np.pad(likeliest, (0, TOP - len(likeliest)))
-    law = np.add.reduceat(likeliest, EDGES[:-1])
-    law = np.append(law, max(0.0, 1.0 - float(law.sum())))
-    shares: Vector = law / law.sum()
+def rank_laws(tokens: Sequence[ScoredToken]) -> Vector:
+    """Return the probability of each bin of ranks at each token's place, [tokens, BINS]."""
+    logprobs = np.full((len(tokens), TOP), -np.inf)
+    for row, token in zip(logprobs, tokens, strict=True):
+        row[: len(token.top)] = [logprob for _, logprob in token.top]
+    laws = np.add.reduceat(np.exp(logprobs), EDGES[:-1], axis=1)
+    laws = np.column_stack((laws, np.maximum(0.0, 1.0 - laws.sum(axis=1))))
+    shares: Vector = laws / laws.sum(axis=1, keepdims=True)
     return shares
 
 
 def ranks(draws: Sequence[Draw], groups: int, group: Group) -> RankCounts:
     """Count ranks of all tokens after the first of each answer, which no draft reaches."""
-    counts = RankCounts(groups)
+    chosen: list[int] = []
+    tokens: list[ScoredToken] = []
     for draw in draws:
         in_round = _places_in_rounds(draw)
         for position, token in enumerate(draw.scored[1:], 1):
             place = Place(position, draw.scored[position - 1], in_round.get(position))
-            chosen = group(place)
-            if chosen is not None:
-                counts.add(chosen, token)
-    return counts
+            in_group = group(place)
+            if in_group is not None:
+                chosen.append(in_group)
+                tokens.append(token)
+    return RankCounts(groups, chosen, tokens)
 
 
 def everywhere(place: Place) -> int:
