@@ -111,6 +111,7 @@ def real_engine(**options: Any) -> AsyncEngine:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.model
 def test_swaps_of_the_shipped_drafter_change_no_token_of_the_real_model() -> None:
     plain, drafted, swaps = swapped(["auto", "suffix", "auto"], real_engine)
@@ -119,7 +120,7 @@ def test_swaps_of_the_shipped_drafter_change_no_token_of_the_real_model() -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 def test_memory_is_flat_over_two_hundred_swaps_under_load(tmp_path: Path) -> None:
     """Each drafter takes 5 MB, and each swap waits until the one before has left."""
     wide = {"intermediate_size": 6_000}

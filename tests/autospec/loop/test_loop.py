@@ -205,6 +205,7 @@ def test_deciding_alone_changes_nothing(world: World) -> None:
 @pytest.mark.parametrize(
     "scenario", [pytest.param("drift", marks=pytest.mark.slow), "pushed", "bad"]
 )
+@pytest.mark.timeout(1200)
 def test_a_kill_at_every_point_changes_nothing(
     scenario: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
