@@ -1,212 +1,38 @@
-"""Measure what autospec costs requests: traces are written, and drafters are exchanged.
+"""Measure what autospec costs requests: drafters are exchanged, and corpora are built and loaded.
 
-python benchmarks/autospec.py capture MODEL [--at-once 1 32]   TPOT with traces ÷ without
 python benchmarks/autospec.py swap MODEL [--swaps 24]          latency while a drafter is exchanged
 python benchmarks/autospec.py memory MODEL [--swaps 200]       resident memory over many exchanges
 python benchmarks/autospec.py corpus MODEL [--answers 10000]   seconds to build and load a corpus
 
-`capture` asks one process in turns: two apps serve the same engine, and one of them writes the
-counts, the rounds and the token ids of every request, three times as often as a server does, so
-that the writing falls into its own turns. `swap` has streams under load, and now and then loads a
-version, routes all new requests to it and unloads the one before; stretches of the same length in
-which nothing is exchanged lie in between. The clients share the cores. Needs an idle machine.
+`swap` has streams under load, and now and then loads a version, routes all new requests to it and
+unloads the one before; stretches of the same length in which nothing is exchanged lie in between.
+The clients share the cores. Needs an idle machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import json
-import random
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from itertools import count, cycle, pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
 import numpy as np
-from harness import Worker, machine, table
-from prompts import prompt_set
-from streams import Streamed, queued_over_http
+from harness import machine, table
+from streams import questions, queued_over_http
 
 from paceline.bench.load.server_process import ServerProcess
-from paceline.bench.turns import bootstrap, in_turns, ratio_interval
+from paceline.bench.turns import bootstrap
 
-OFF, ON = "no traces", "traces with token ids"
-FLUSH_SECONDS = 3.0
 ADMIN = "admin-key-of-this-benchmark"
 START_SECONDS = 300.0
 ANSWER_TOKENS, PIECE_TOKENS = 500, 20
-FEWER_TOKENS = 0.5  # of `--tokens`: the shortest answer's, so that not all end in the same step
-
-
-def texts() -> list[str]:
-    return [text for kind in ("chat", "code") for text in prompt_set(kind)]
-
-
-def questions(tokens: int, seed: int) -> Iterator[tuple[str, int]]:
-    """Yield texts without end, each with how many tokens its answer shall have."""
-    rng = random.Random(seed)
-    for text in cycle(texts()):
-        yield text, rng.randint(int(FEWER_TOKENS * tokens), tokens)
-
-
-# -- capture: two apps over one engine, in a process of their own ----------------------------------
-
-
-class TwoApps(Worker):
-    """A process with two apps over one engine, by their ports; `counts` tells of its traces."""
-
-    def __init__(self, model: str, drafter: str, folder: Path) -> None:
-        command = [sys.executable, __file__, "two-apps", model, "--drafter", drafter]
-        self.process = subprocess.Popen(
-            [*command, "--folder", str(folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.ports: dict[str, int] = self._answer()["ports"]
-
-    def counts(self) -> dict[str, float]:
-        return self.ask(op="counts")
-
-
-def serve_two_apps(args: argparse.Namespace) -> None:
-    """Serve one engine by two apps until stdin ends; answer each line with the counts of traces."""
-    import uvloop
-
-    from paceline.core.garbage import collecting_paused
-    from paceline.dataset.traces import writer
-    from paceline.engine.async_engine import AsyncEngine
-    from paceline.engine.build import build_engine
-    from paceline.engine.config import EngineConfig
-    from paceline.server.app import create_app
-    from paceline.server.run import Listener
-    from paceline.server.settings import ServerSettings
-    from paceline.server.sockets import bind
-
-    writer.FLUSH_SECONDS = FLUSH_SECONDS
-    options = {OFF: {}, ON: {"traces": args.folder, "traces_tokens": True}}
-    with collecting_paused():
-        engine = AsyncEngine(build_engine(EngineConfig(model=args.model, drafter=args.drafter)))
-        settings = {
-            side: ServerSettings(port=0, served_model_names=("m",), log_level="error", **more)
-            for side, more in options.items()
-        }
-        apps = {side: create_app(engine, each) for side, each in settings.items()}
-    capture = apps[ON].state.capture
-    sockets = {side: bind(each) for side, each in settings.items()}
-    listening = threading.Semaphore(0)
-    listeners = [
-        Listener(apps[side], settings[side], sockets[side], lambda _: listening.release(), 2)
-        for side in options
-    ]
-
-    async def run() -> None:
-        engine.start()
-        for app in apps.values():
-            app.state.languages.load()
-        sampling = [asyncio.create_task(app.state.live.run()) for app in apps.values()]
-        await asyncio.gather(*(listener.run() for listener in listeners))
-        for task in sampling:
-            task.cancel()
-        engine.shutdown()
-        capture.close()
-
-    def run_loop() -> None:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(run())
-
-    loop = threading.Thread(target=run_loop)
-    loop.start()
-    for _ in listeners:
-        listening.acquire()
-    ports = {side: socket.getsockname()[1] for side, socket in sockets.items()}
-    print(json.dumps({"ports": ports}), flush=True)
-    for _ in sys.stdin:
-        counts = capture.counts
-        told = {"written": counts.written, "lost": counts.dropped + counts.failed}
-        print(json.dumps({**told, "seconds": writer_seconds()}), flush=True)
-    for listener in listeners:
-        listener.stop()
-    loop.join()
-
-
-def writer_seconds() -> float:
-    """Return the CPU time of the thread that writes traces."""
-    (thread,) = (each for each in threading.enumerate() if each.name == "paceline-traces")
-    fields = Path(f"/proc/self/task/{thread.native_id}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100
-
-
-def capture(args: argparse.Namespace) -> None:
-    """TPOT with traces and token ids ÷ without, one stream at a time and many."""
-    rows: list[Sequence[object]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        apps = TwoApps(args.model, args.drafter, Path(folder))
-        try:
-            for at_once in args.at_once:
-                rows.append(_captured(apps, at_once, args))
-        finally:
-            apps.stop()
-        told = _check_traces(Path(folder))
-    header = ["at once", "TPOT ÷", "seconds per token ÷", "TPOT (this run)",
-              "the writing thread, of a core", "answers"]  # fmt: skip
-    title = f"{ON} ÷ {OFF}, {args.model}, up to {args.tokens} tokens, {args.rounds} turns"
-    table(f"{title}, {told} ({machine()})", header, rows)
-
-
-def _captured(apps: TwoApps, at_once: int, args: argparse.Namespace) -> list[object]:
-    turns = count()
-    streams = max(args.streams, 2 * at_once)
-    written, busy = 0, [0.0, 0.0]
-
-    def turn(side: str, number: Iterator[int]) -> Streamed:
-        nonlocal written
-        asked = questions(args.tokens, next(number) // 2)
-        before = apps.counts()
-        start = time.perf_counter()
-        streamed = queued_over_http(
-            apps.ports[side], "m", [next(asked) for _ in range(streams)], at_once
-        )
-        seconds = time.perf_counter() - start
-        after = apps.counts()
-        while side == ON and after["written"] < before["written"] + streams:
-            assert after["lost"] == 0, "answers were left out"
-            time.sleep(0.05)
-            after = apps.counts()
-        if side == ON:
-            busy[0] += after["seconds"] - before["seconds"]
-            busy[1] += seconds
-            written += streams
-        return streamed
-
-    sides = in_turns({side: partial(turn, side, turns) for side in (OFF, ON)}, args.rounds)
-    cells: list[object] = [at_once]
-    for figure in ("pooled_tpot", "seconds_per_token"):
-        on, off = ([getattr(each, figure) for each in sides[side]] for side in (ON, OFF))
-        middle, low, high = ratio_interval(on, off)
-        cells.append(f"{middle:.4f} ({low:.4f} to {high:.4f})")
-    tpot = statistics.median(each.pooled_tpot for each in sides[ON])
-    return [*cells, f"{1e3 * tpot:.1f} ms", f"{100 * busy[0] / busy[1]:.1f}%", written]
-
-
-def _check_traces(folder: Path) -> str:
-    """Return what was captured. Raises AssertionError where an answer has no token ids."""
-    from paceline.dataset.traces.reader import read_requests, read_tokens
-
-    answers, with_ids = len(list(read_requests(folder))), len(list(read_tokens(folder)))
-    assert answers == with_ids > 0, f"{answers} captured, {with_ids} with token ids"
-    size = sum(path.stat().st_size for path in folder.rglob("*.parquet"))
-    return f"{size / answers / 1e3:.1f} kB an answer on disk"
 
 
 # -- swap: drafters come and go while streams run --------------------------------------------------
@@ -271,7 +97,7 @@ def swap(args: argparse.Namespace) -> None:
         swapping = threading.Thread(target=exchange, args=(admin, args.swaps, spans))
         swapping.start()
         streamed = queued_over_http(
-            server.port, "m", _while(swapping, questions(args.tokens, 0)), args.at_once[0]
+            server.port, "m", _while(swapping, questions(args.tokens, 0)), args.at_once
         )
         swapping.join()
         assert server.exit_code is None
@@ -296,7 +122,7 @@ def swap(args: argparse.Namespace) -> None:
     ))  # fmt: skip
     title = (
         f"longest pause between the tokens of a stream, in steps; {args.swaps} swaps of "
-        f"{args.spec}, {args.at_once[0]} streams of {args.model}, a step is {1e3 * step:.1f} ms, a "
+        f"{args.spec}, {args.at_once} streams of {args.model}, a step is {1e3 * step:.1f} ms, a "
         f"load takes {loading:.1f} s"
     )
     table(f"{title} ({machine()})", ["meanwhile", "median", "largest"], rows)
@@ -401,11 +227,9 @@ def _written_corpus(args: argparse.Namespace, root: Path) -> Path:
 
 
 COMMANDS = {
-    "capture": capture,
     "swap": swap,
     "memory": memory,
     "corpus": corpus,
-    "two-apps": serve_two_apps,
 }
 
 
@@ -415,17 +239,14 @@ def main() -> None:
     )
     parser.add_argument("command", choices=COMMANDS)
     parser.add_argument("model")
-    parser.add_argument("--at-once", type=int, nargs="+", default=None)
+    parser.add_argument("--at-once", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--streams", type=int, default=6, help="of a turn, at least")
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--swaps", type=int, default=None)
     parser.add_argument("--answers", type=int, default=10_000, help="of a corpus, of 500 tokens")
     parser.add_argument("--drafter", default="auto")
     parser.add_argument("--spec", default="auto", help="of the versions that are loaded")
-    parser.add_argument("--folder", help="of two-apps: where traces go")
     args = parser.parse_args()
-    args.at_once = args.at_once or {"capture": [1, 32]}.get(args.command, [4])
     args.swaps = args.swaps or {"memory": 200}.get(args.command, 24)
     COMMANDS[args.command](args)
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import selectors
 import socket
 import statistics
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, islice
+from itertools import accumulate, cycle, islice
+
+from prompts import prompt_set
 
 from paceline import LLM, SamplingParams
 
+FEWER_TOKENS = 0.5  # of `tokens`: the shortest answer's, so that not all end in the same step
 TOKEN_IDS = re.compile(rb'"token_ids": ?\[([^]]*)\]')  # of an event
 
 
@@ -42,6 +46,17 @@ class Streamed:
         """The inverse of the throughput of all streams together."""
         last = max(each[-1] for each in self.arrivals)
         return (last - self.start) / sum(map(len, self.arrivals))
+
+
+def texts() -> list[str]:
+    return [text for kind in ("chat", "code") for text in prompt_set(kind)]
+
+
+def questions(tokens: int, seed: int) -> Iterator[tuple[str, int]]:
+    """Yield texts without end, each with how many tokens its answer shall have."""
+    rng = random.Random(seed)
+    for text in cycle(texts()):
+        yield text, rng.randint(int(FEWER_TOKENS * tokens), tokens)
 
 
 def over_http(port: int, model: str, texts: Sequence[str], tokens: int) -> Streamed:

@@ -16,3 +16,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if worker is not None and hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
+
+
+@pytest.fixture(scope="session", autouse=True)
+def few_steps_are_timed() -> None:
+    """An engine times the steps of its model at its start. Of a tiny model, few sizes will do."""
+    from paceline.engine import costs
+
+    costs.BUDGET = 0.03
