@@ -32,6 +32,7 @@ from paceline.bench.turns import bootstrap
 
 ADMIN = "admin-key-of-this-benchmark"
 START_SECONDS = 300.0
+KV_MEMORY = "128MiB"  # of the server whose memory is watched: all of it is soon in use
 ANSWER_TOKENS, PIECE_TOKENS = 500, 20
 
 
@@ -154,7 +155,8 @@ def served(args: argparse.Namespace, folder: Path, *more: str) -> Iterator[Serve
 
 def memory(args: argparse.Namespace) -> None:
     """Resident memory of a server over many swaps, with a few streams beside them."""
-    with tempfile.TemporaryDirectory() as folder, served(args, Path(folder)) as server:
+    kept = ["--kv-memory", KV_MEMORY]  # pages of KV that are used for the first time count as well
+    with tempfile.TemporaryDirectory() as folder, served(args, Path(folder), *kept) as server:
         admin = Admin(server, args.spec, args.drafter)
         sizes: list[float] = []
 
