@@ -41,6 +41,7 @@ from paceline.engines.audit.checks.texts import JudgedText, judge
 from paceline.engines.audit.reference import Reference
 from tests.endpoint.fleet import comes_true, needs_envoy
 from tests.engines.first_generation import QUESTIONS, SUBJECTS, TARGET, first_generation
+from tests.engines.served import VLLM_DTYPE
 
 pytestmark = [
     needs_envoy,
@@ -129,7 +130,7 @@ def write_endpoint(folder: Path) -> Path:
             for core in (cores[0], cores[-1])
         ],
         "max_model_len": 512, "max_num_seqs": 4,
-        "extra": ["--dtype", "bfloat16", "--served-model-name", "m"],
+        "extra": ["--dtype", VLLM_DTYPE, "--enforce-eager", "--served-model-name", "m"],
         "environment": {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "2"},
         "traces": {"folder": str(folder / "traces")},
         "metrics": f"127.0.0.1:{free_port()}",

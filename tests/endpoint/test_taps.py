@@ -18,7 +18,7 @@ from paceline.dataset.traces.reader import read_requests, read_rounds, read_toke
 from paceline.dataset.traces.records import RequestTrace, RoundTrace
 from paceline.endpoint.description import EndpointTraces
 from paceline.endpoint.envoy.taps import SOCKET
-from paceline.endpoint.taps import TappedAnswer, TapServer, TapTraces
+from paceline.endpoint.taps import TappedAnswer, TapServer, TapTraces, tap_handler
 from paceline.engine.routes import Routes
 from tests.endpoint.fake_worker import events, whole
 from tests.endpoint.fleet import Asker, Worker, comes_true, described, needs_envoy, opened, workers
@@ -73,10 +73,27 @@ def test_an_answer_becomes_a_row_with_its_rounds(tmp_path: Path, stream: bool) -
     assert (row.prompt_tokens, row.output_tokens, row.cached_tokens) == (3, 6, 0)
     assert (row.draft_rounds, row.drafted, row.accepted, row.rounds) == (2, 6, 3, 3)
     assert row.acceptance_length == 2.5
-    assert (row.ttft, row.total, row.tpot) == (0.25, 1.5, 0.25)
+    times = (0.25, 1.5, 0.25) if stream else (None, 1.5, 0.25)  # 6 tokens, 1.25 s after the first
+    assert (row.ttft, row.total, row.tpot) == times
     assert [tuple(each)[1:4] for each in read_rounds(tmp_path)] == [(1, 3, 2), (4, 3, 1)]
     assert ids(tmp_path) == [((1, 2, 3), IDS)]
     assert row.session != "s"
+
+
+def test_a_copy_whose_sender_has_left_is_taken_without_a_word(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Envoy waits for a while only, and a busy controller reads later."""
+    answer, (here, there) = streamed({"return_token_ids": True}), socket.socketpair()
+    sizes = {"x-request-bytes": "0", "x-size": str(len(answer)), "content-length": str(len(answer))}
+    head = "".join(f"{name}: {value}\r\n" for name, value in {**HEADERS, **sizes}.items())
+    there.sendall(f"POST / HTTP/1.1\r\n{head}\r\n".encode() + answer)
+    there.close()
+    traces = TapTraces(EndpointTraces(folder=str(tmp_path), tokens=["shop"], redact=None))
+    tap_handler(traces)(here, ("unix", 0), None)  # type: ignore[arg-type]
+    traces.close()
+    assert the_row(tmp_path).output_tokens == 6
+    assert capsys.readouterr().err == ""
 
 
 HOOKED = {"redact": f"{__name__}:nothing"}, {"redact": f"{__name__}:broken"}

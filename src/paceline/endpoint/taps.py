@@ -158,7 +158,7 @@ class TapServer:
 
     def __init__(self, path: Path, traces: TapTraces) -> None:
         self._traces = traces
-        self._server = UnixServer(path, _handler(traces))
+        self._server = UnixServer(path, tap_handler(traces))
 
     @property
     def counts(self) -> TraceCounts:
@@ -169,17 +169,22 @@ class TapServer:
         self._traces.close()
 
 
-def _handler(traces: TapTraces) -> type[BaseHTTPRequestHandler]:
+def tap_handler(traces: TapTraces) -> type[BaseHTTPRequestHandler]:
+    """Return what answers a connection: it takes each copy that comes whole."""
+
     class TapHandler(QuietHandler):
         def do_POST(self) -> None:
             size = int(self.headers.get("content-length", 0))
             data = self.rfile.read(min(size, LONGEST_COPY))
-            self.send_response(204)
-            self.end_headers()
             if len(data) == size:
                 with suppress(KeyError, ValueError, TypeError):  # no answer of vLLM's
                     traces.take(TappedAnswer.of(self.headers, data))
             else:
+                self.close_connection = True
+            try:
+                self.send_response(204)
+                self.end_headers()
+            except ConnectionError:  # Envoy waits for a while only
                 self.close_connection = True
 
     return TapHandler
@@ -213,17 +218,24 @@ def events(tapped: TappedAnswer) -> list[Json]:
     return [_json(piece) for piece in told if piece.startswith(b"{")]
 
 
+def is_stream(tapped: TappedAnswer) -> bool:
+    """Return whether an answer came as events, which begin lines; a line of JSON never does so."""
+    return tapped.body.startswith(b"data:") or b"\ndata:" in tapped.body
+
+
 def timed(row: RequestTrace, tapped: TappedAnswer, tokens: int) -> RequestTrace:
     """Return a row with the times that Envoy saw, and the number of tokens that vLLM counted. The
-    first event of a stream comes with its first token; of other answers the first byte is late."""
-    rest = tokens - 1
+    first event of a stream comes with its first token. An answer that is no stream comes at its
+    end, so the time to its first token is unknown, and its TPOT is its whole time by its tokens."""
+    streamed, total = is_stream(tapped), tapped.ended - tapped.started
+    seconds, by = (tapped.ended - tapped.first, tokens - 1) if streamed else (total, tokens)
     return replace(
         row,
         output_tokens=tokens,
         rounds=max(tokens - row.accepted, 0),
-        ttft=tapped.first - tapped.started,
-        tpot=(tapped.ended - tapped.first) / rest if rest > 0 else None,
-        total=tapped.ended - tapped.started,
+        ttft=tapped.first - tapped.started if streamed else None,
+        tpot=seconds / by if by > 0 else None,
+        total=total,
         route=tapped.route,
     )
 

@@ -19,6 +19,7 @@ from paceline.autospec.canary import (
     observed,
 )
 from paceline.autospec.policy import CanaryPolicy
+from paceline.autospec.sums import N, ratio_of
 from paceline.core import InvalidRequest
 from tests.autospec.traffic import drawn_seeds
 
@@ -141,6 +142,17 @@ def test_a_state_that_nobody_wrote_is_refused() -> None:
     good["steps"][0]["live"]["tpot"] = [1.0, 2.0]
     with pytest.raises(InvalidRequest, match="6 sums"):
         CanaryState.read(good)
+
+
+def test_answers_that_come_at_once_are_timed_as_a_whole() -> None:
+    """vLLM behind Envoy does not tell when the first token of such an answer was there."""
+    streamed = hour_of(1, 0, 50.0)
+    at_once = replace(streamed, ttft=np.full_like(streamed.ttft, np.nan))
+    sums = at_once.sums(np.ones_like(streamed.is_canary))
+    assert sums["ttft"][N] == 0 and sums["tpot"][N] > 400
+    good = ~streamed.failed & (streamed.tokens > 1)
+    expected = streamed.total[good].sum() / streamed.tokens[good].sum()
+    assert ratio_of(sums["tpot"]) == pytest.approx(expected)
 
 
 @pytest.mark.slow

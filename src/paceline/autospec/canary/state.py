@@ -80,7 +80,8 @@ class CanaryRequests:
     is_canary   whether the new drafter had it
     accepted, rounds  draft tokens that stand, and rounds, those without a draft among them: a
                 drafter that drafts more often gains by it
-    tokens      output tokens; `total` and `ttft` are seconds
+    tokens      output tokens; `total` and `ttft` are seconds; `ttft` is NaN of an answer that came
+                at once, whose TPOT is then all of its seconds by its tokens
     failed      whether it ended with an error
     valid       1 or 0 for an answer under a schema, NaN for others
     """
@@ -101,11 +102,13 @@ class CanaryRequests:
         drafted = good & (self.rounds > 0)
         long = good & (self.tokens > 1)
         bound = good & ~np.isnan(self.valid)
+        first = ~np.isnan(self.ttft)
         log = np.log(np.maximum(self.ttft, SHORTEST_TTFT))
+        after = self.total - np.where(first, self.ttft, 0.0)
         pairs = {
             "tokens_per_round": (drafted, self.rounds + self.accepted, self.rounds),
-            "tpot": (long, self.total - self.ttft, self.tokens - 1),
-            "ttft": (good, log, np.ones_like(log)),
+            "tpot": (long, after, self.tokens - first),
+            "ttft": (good & first, log, np.ones_like(log)),
             "errors": (chosen, self.failed.astype(float), np.ones_like(log)),
             "invalid": (bound, 1 - self.valid, np.ones_like(log)),
         }
