@@ -242,7 +242,6 @@ def main() -> None:
     parser.add_argument("command", choices=COMMANDS)
     parser.add_argument("model")
     parser.add_argument("--at-once", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--swaps", type=int, default=None)
     parser.add_argument("--answers", type=int, default=10_000, help="of a corpus, of 500 tokens")

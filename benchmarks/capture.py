@@ -4,8 +4,9 @@ python benchmarks/capture.py MODEL [--at-once 1 32]
 
 It asks one process in turns: two apps serve the same engine, and one of them writes the counts, the
 rounds and the token ids of every request, three times as often as a server does, so that the
-writing falls into its own turns. The CPU time of the writing thread, and of handing answers to it,
-bounds what they can cost. The client shares the cores. Needs an idle machine.
+writing falls into its own turns. The CPU time of the writing thread and of handing answers to it is
+added up; what others wait for the interpreter's lock meanwhile is not in it. The client shares the
+cores. Needs an idle machine.
 """
 
 from __future__ import annotations

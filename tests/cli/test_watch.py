@@ -45,7 +45,7 @@ def write(folder: Path, *entries: dict[str, float]) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("columns", [None, "60"])
+@pytest.mark.parametrize("columns", [None, "30"])
 def test_without_a_terminal_the_state_is_printed_once(
     columns: str | None,
     tmp_path: Path,

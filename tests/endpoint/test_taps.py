@@ -90,7 +90,8 @@ def test_a_copy_whose_sender_has_left_is_taken_without_a_word(
     there.sendall(f"POST / HTTP/1.1\r\n{head}\r\n".encode() + answer)
     there.close()
     traces = TapTraces(EndpointTraces(folder=str(tmp_path), tokens=["shop"], redact=None))
-    tap_handler(traces)(here, ("unix", 0), None)  # type: ignore[arg-type]
+    with here:
+        tap_handler(traces)(here, ("unix", 0), None)  # type: ignore[arg-type]
     traces.close()
     assert the_row(tmp_path).output_tokens == 6
     assert capsys.readouterr().err == ""

@@ -123,7 +123,7 @@ def test_a_large_model_is_timed_at_few_sizes_and_the_rest_lies_between(
     clock: Clock, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As with plain torch, without a compiler: a start waits for few steps; serving refines."""
-    monkeypatch.setattr("paceline.engine.costs.BUDGET", 8.0)
+    monkeypatch.setattr("paceline.engine.costs.BUDGET", 9.0)
     with caplog.at_level(logging.INFO):
         step = starting_costs(source(identity=None, context=4096)).step
     assert clock.calls <= 10 and len(step.rows) == 13  # five of steps, four of drafts

@@ -45,8 +45,9 @@ class TracesCommand:
     """Show what a server captured: requests, acceptance and speed by cohort and by day.
 
     AL counts the bonus token; ± is half of its 95% interval, with a request as the unit. tok/s is
-    that of one request after its first token, and speedup that over decoding without drafts, by
-    the server's cost table. SQL may use the views requests, rounds and cohorts.
+    that of one request after its first token, or in all where its tokens came at once, and speedup
+    that over decoding without drafts, by the server's cost table. SQL may use the views requests,
+    rounds and cohorts.
     """
 
     folder: Folder = about(FOLDER_HELP)

@@ -46,7 +46,8 @@ class WatchCommand:
     def run(self) -> int:
         console = show.report_console()
         if not console.is_terminal:
-            console.print(training_view(run_state(self.folder)), soft_wrap=True)
+            console.width = show.UNCUT
+            console.print(training_view(run_state(self.folder)))
             return 0
         with Live(console=console, auto_refresh=False) as live:
             while True:

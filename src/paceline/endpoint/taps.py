@@ -176,15 +176,13 @@ def tap_handler(traces: TapTraces) -> type[BaseHTTPRequestHandler]:
         def do_POST(self) -> None:
             size = int(self.headers.get("content-length", 0))
             data = self.rfile.read(min(size, LONGEST_COPY))
+            with suppress(ConnectionError):  # Envoy waits for a second only
+                self.send_response(204)
+                self.end_headers()
             if len(data) == size:
                 with suppress(KeyError, ValueError, TypeError):  # no answer of vLLM's
                     traces.take(TappedAnswer.of(self.headers, data))
             else:
-                self.close_connection = True
-            try:
-                self.send_response(204)
-                self.end_headers()
-            except ConnectionError:  # Envoy waits for a while only
                 self.close_connection = True
 
     return TapHandler
@@ -211,8 +209,8 @@ def read_answer(tapped: TappedAnswer) -> tuple[EngineAnswer, int, str | None]:
 def events(tapped: TappedAnswer) -> list[Json]:
     """Return the events of a stream, or the one of an answer that is not streamed. Of a stream
     whose beginning is missing, the first piece is left out."""
-    if tapped.whole and tapped.body.lstrip()[:1] == b"{":
-        return [_json(tapped.body)]
+    if not is_stream(tapped):
+        return [_json(tapped.body)] if tapped.whole else []
     pieces = tapped.body.split(b"\n\n")[0 if tapped.whole else 1 :]
     told = [piece.removeprefix(b"data:").strip() for piece in pieces]
     return [_json(piece) for piece in told if piece.startswith(b"{")]

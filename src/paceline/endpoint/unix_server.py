@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,10 @@ class QuietHandler(BaseHTTPRequestHandler):
     """Base of what answers: kept connections, and no line of a log for each request."""
 
     protocol_version = "HTTP/1.1"
+
+    def handle(self) -> None:
+        with suppress(ConnectionError):  # whoever asked does not wait for the answer
+            super().handle()
 
     def log_message(self, *_: object) -> None:
         pass

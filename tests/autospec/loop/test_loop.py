@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from paceline.autospec.loop import LoopAction, rollback
+from paceline.autospec.loop.observe import CanaryArms, TraceFolder
+from paceline.autospec.sums import N, ratio_of
 from tests.autospec.loop.worlds import (
     CHAT,
     DAY,
@@ -109,6 +112,21 @@ def test_a_drafter_that_cannot_be_loaded_harms_nobody(world: World) -> None:
     assert world.end()["states"]["huge"] == "retired"
     assert "no room" in world.store.history("huge")[-1].reason
     assert world.serving.routes.default == "base"
+
+
+def test_a_canary_counts_answers_that_came_at_once(world: World) -> None:
+    """Of those vLLM does not tell when the first token was there."""
+    streamed = world.request(SHOP, at=world.now - 2, al=3.0, drafter="base")
+    at_once = replace(world.request(SHOP, at=world.now - 1, al=3.0, drafter="new"), ttft=None)
+    world.write([streamed, at_once])
+    arms = CanaryArms(SHOP, "new", "base")
+    found = TraceFolder(world.folder / "traces").arms(arms, world.now - 10, world.now + 10)
+    for request, chosen, first in ((streamed, ~found.is_canary, 1), (at_once, found.is_canary, 0)):
+        sums = found.sums(chosen)
+        assert sums["ttft"][N] == first
+        assert request.total is not None
+        seconds = request.total - (request.ttft or 0.0)
+        assert ratio_of(sums["tpot"]) == pytest.approx(seconds / (request.output_tokens - first))
 
 
 def test_a_cohort_that_grows_gets_a_corpus_of_its_own(world: World) -> None:

@@ -25,7 +25,7 @@ class ArmSums(Document):
     """Six sums of each metric over the requests of one arm in one step: see `autospec.sums`."""
 
     tokens_per_round: list[float] = about("draft and bonus tokens, by rounds", list)
-    tpot: list[float] = about("seconds after the first token, by tokens after it", list)
+    tpot: list[float] = about("seconds by tokens, after the first one where that is known", list)
     ttft: list[float] = about("logarithm of the time to first token", list)
     errors: list[float] = about("failed requests", list)
     invalid: list[float] = about("answers that are not valid under their schema", list)
@@ -100,9 +100,9 @@ class CanaryRequests:
         """Return the sums of each metric over the chosen requests."""
         good = chosen & ~self.failed
         drafted = good & (self.rounds > 0)
-        long = good & (self.tokens > 1)
         bound = good & ~np.isnan(self.valid)
         first = ~np.isnan(self.ttft)
+        long = good & (self.tokens > first) & ~np.isnan(self.total)
         log = np.log(np.maximum(self.ttft, SHORTEST_TTFT))
         after = self.total - np.where(first, self.ttft, 0.0)
         pairs = {

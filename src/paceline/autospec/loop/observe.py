@@ -237,7 +237,7 @@ def _as_columns(requests: list[RequestTrace], version: str) -> CanaryRequests:
         rounds=column(request.rounds for request in requests),
         tokens=column(request.output_tokens for request in requests),
         ttft=column(nan if request.ttft is None else request.ttft for request in requests),
-        total=column(request.total or 0.0 for request in requests),
+        total=column(nan if request.total is None else request.total for request in requests),
         failed=np.array([request.finish == FinishReason.ERROR for request in requests], bool),
         valid=np.full(len(requests), nan),  # traces do not say whether an answer was valid
     )

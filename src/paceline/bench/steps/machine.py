@@ -28,7 +28,7 @@ def this_machine(device: str = "cpu", engine: Engine | None = None) -> Hardware:
     """Measure this machine for a few seconds.
 
     With an `engine` the bandwidth is that of reading its packed weights, the bandwidth bound, and
-    its forward counts for the peak, which is that of large matrix products else. The engine must
+    its forward counts for the peak, which is that of matrix products else. The engine must
     not have computed anything: the forward is over blocks of KV that no request owns.
     """
     if device not in ("cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):

@@ -1,5 +1,5 @@
 -- Hands a copy of each answer to the controller once it has ended. Every chunk goes on to the client
--- as soon as this has looked at it, and nothing waits for the controller: what it does not take
+-- as soon as this has looked at it, and nothing waits for the controller: what is not sent to it
 -- within a second, or beyond the bounds of its cluster, is lost.
 local CONSENT = { @CONSENT@ } -- apps whose token ids may be kept
 local SHARE = @SHARE@ -- of their requests that are asked for token ids
