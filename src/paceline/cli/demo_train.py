@@ -63,7 +63,8 @@ class DemoPlan:
     else 1.
     """
 
-    # These sizes took a quarter of an hour on two cores with instructions for bfloat16.
+    # On two cores with instructions for bfloat16, these sizes took a quarter of an hour before
+    # look-ups were compared.
     out: Folder = about("where everything goes", Path("demo-train"))
     drafter: Folder = about("the drafter to begin from", shipped.FOLDERS / MODEL)
     rows: int = about("texts of the training set", 1600)

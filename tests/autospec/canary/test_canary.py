@@ -145,7 +145,7 @@ def test_a_state_that_nobody_wrote_is_refused() -> None:
 
 
 def test_answers_that_come_at_once_are_timed_as_a_whole() -> None:
-    """vLLM behind Envoy does not tell when the first token of such an answer was there."""
+    """Behind Envoy, nobody sees when the first token of such an answer was there."""
     streamed = hour_of(1, 0, 50.0)
     at_once = replace(streamed, ttft=np.full_like(streamed.ttft, np.nan))
     sums = at_once.sums(np.ones_like(streamed.is_canary))

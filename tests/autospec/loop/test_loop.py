@@ -115,7 +115,7 @@ def test_a_drafter_that_cannot_be_loaded_harms_nobody(world: World) -> None:
 
 
 def test_a_canary_counts_answers_that_came_at_once(world: World) -> None:
-    """Of those vLLM does not tell when the first token was there."""
+    """Behind Envoy, nobody sees when the first token of such an answer was there."""
     streamed = world.request(SHOP, at=world.now - 2, al=3.0, drafter="base")
     at_once = replace(world.request(SHOP, at=world.now - 1, al=3.0, drafter="new"), ttft=None)
     world.write([streamed, at_once])
