@@ -60,6 +60,7 @@ def test_autospec_steers_replicas_as_it_steers_a_server(
     served.route(DrafterRoutes("b"))
     served.unload("a")
     assert comes_true(lambda: served.loaded().keys() == {"b"})
+    assert not served.takes_corpora(), "vLLM looks up none"
 
 
 def test_refusals_are_those_of_a_server(replicas: DrafterReplicas, served: ServedDrafters) -> None:

@@ -29,6 +29,10 @@ class BackgroundLoads:
         self._serving, self._patience = serving, patience
         self._pending: dict[str, PendingLoad] = {}
 
+    def takes_corpora(self) -> bool:
+        """Return whether a drafter there can look answers up in a corpus."""
+        return self._serving.takes_corpora()
+
     def loaded(self) -> Mapping[str, ServedVersion]:
         """Return what is loaded, and what loads."""
         there = dict(self._serving.loaded())

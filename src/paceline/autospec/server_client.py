@@ -135,10 +135,12 @@ class DrafterRoutes:
 
 @dataclass(frozen=True, slots=True)
 class ServerDrafters:
-    """The drafters of a server, by name, and its routes."""
+    """The drafters of a server, by name, its routes, and whether drafters can look answers up in a
+    corpus there."""
 
     drafters: Mapping[str, ServerDrafter]
     routes: DrafterRoutes
+    corpora: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,8 @@ class DrafterClient:
             routes = DrafterRoutes.of(answer["routes"])
         except (KeyError, TypeError) as error:
             raise ServerRefused(f"{self.address.shown}{DRAFTERS}: no {error} in it") from None
-        return ServerDrafters({drafter.name: drafter for drafter in loaded}, routes)
+        corpora = answer.get("corpora", True)  # our own server does not say it
+        return ServerDrafters({drafter.name: drafter for drafter in loaded}, routes, corpora)
 
     def load(self, name: str, spec: str) -> None:
         """Load a drafter beside the others; return when requests can be routed to it."""

@@ -48,6 +48,10 @@ class ServedVersion:
 class ServedDrafters(Protocol):
     """A server, or several that are steered as one. Every method raises ServingError."""
 
+    def takes_corpora(self) -> bool:
+        """Return whether a drafter here can look answers up in a corpus."""
+        ...
+
     def loaded(self) -> Mapping[str, ServedVersion]:
         """Return what is loaded, by name."""
         ...
@@ -71,6 +75,11 @@ class PacelineServing:
     """Our own server, over its API for drafters."""
 
     client: DrafterClient
+
+    def takes_corpora(self) -> bool:
+        """Return whether a drafter here can look answers up in a corpus."""
+        with _worded():
+            return self.client.drafters().corpora
 
     def loaded(self) -> Mapping[str, ServedVersion]:
         """Return what the server has loaded."""
@@ -112,9 +121,14 @@ class PlannedServing:
 
     def __init__(self, client: DrafterClient) -> None:
         with _worded():
-            self._present = client.drafters().routes
+            there = client.drafters()
+        self._present, self._corpora = there.routes, there.corpora
         self._loaded = dict(PacelineServing(client).loaded())
         self.steps: list[str] = []
+
+    def takes_corpora(self) -> bool:
+        """Return whether a drafter there can look answers up in a corpus."""
+        return self._corpora
 
     def loaded(self) -> Mapping[str, ServedVersion]:
         """Return what would be loaded."""

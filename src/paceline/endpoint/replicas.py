@@ -35,6 +35,7 @@ from paceline.endpoint.state import (
     ReplicaRecord,
 )
 from paceline.engine.routes import Routes
+from paceline.engines import KINDS
 
 if TYPE_CHECKING:
     from paceline.dataset.traces.writer import TraceCounts
@@ -110,6 +111,10 @@ class DrafterReplicas:
     def events(self) -> list[EndpointEvent]:
         """Return the latest events of this controller."""
         return list(self._events.latest)
+
+    def takes_corpora(self) -> bool:
+        """Return whether a drafter of this engine can look answers up in a corpus."""
+        return KINDS[self.endpoint.engine].takes_corpora
 
     def loaded(self) -> Mapping[str, ServedReplica]:
         """Return the replicas by the name of their drafter."""

@@ -42,7 +42,11 @@ class ReplicaSteering:
         """Return all replicas and the routes. Of their memory an endpoint knows nothing."""
         nothing = {"version": None, "weight_bytes": 0, "kv_bytes": 0}
         drafters = [{**asdict(each), **nothing} for each in self._replicas.loaded().values()]
-        return {"drafters": drafters, "routes": self._replicas.routes.as_json()}
+        return {
+            "drafters": drafters,
+            "routes": self._replicas.routes.as_json(),
+            "corpora": self._replicas.takes_corpora(),
+        }
 
     def load(self, body: Json) -> Json:
         """Start a replica, and return when it can be routed to."""

@@ -30,6 +30,7 @@ class PacelineServer:
     """Launches, asks and reads our own server; see EngineKind."""
 
     name = "paceline"
+    takes_corpora = True
 
     def launch(self, plan: LaunchPlan) -> EngineLaunch:
         refuse_extra(plan, OURS)

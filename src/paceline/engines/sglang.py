@@ -63,6 +63,7 @@ class Sglang:
     """
 
     name = "sglang"
+    takes_corpora = False
 
     def launch(self, plan: LaunchPlan) -> EngineLaunch:
         refuse_extra(plan, OURS)

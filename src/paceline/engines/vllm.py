@@ -45,6 +45,7 @@ class Vllm:
     """Launches, asks and reads vLLM; see EngineKind."""
 
     name = "vllm"
+    takes_corpora = False
 
     def launch(self, plan: LaunchPlan) -> EngineLaunch:
         refuse_extra(plan, OURS)

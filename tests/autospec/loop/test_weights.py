@@ -115,6 +115,24 @@ def test_weights_follow_a_corpus_and_keep_it(world: World) -> None:
     assert str(world.store.folder) in str(note["init"]), "it goes on from the live network"
 
 
+def test_where_an_engine_looks_up_no_corpus_none_is_built_and_weights_are_next(
+    world: World,
+) -> None:
+    world.serving.corpora = False
+    world.history(shop=0.2)
+    world.answers()
+    world.al = {"base/shop": 2.4, "auto-2": 3.1}
+    world.scores = {"base": 2.4, "auto-2": 3.1}
+    settle(world)
+    assert world.store.live() == {"": "base", SHOP: "auto-2"}
+    corpus = world.loop.journal.changes()[-1]
+    assert corpus.origin is ChangeOrigin.DRIFT and "looks answers up in no corpus" in corpus.reason
+    assert world.store.find("auto-1") is None and not any(
+        "auto-1" in c for c in world.serving.changes
+    )
+    assert world.store.version("auto-2").artefacts.keys() == {"network"}
+
+
 def test_what_users_were_told_is_gone_when_the_job_is_over(world: World) -> None:
     world.answers()
     given_up_corpus(world)
@@ -135,6 +153,23 @@ def test_a_corpus_that_won_all_back_leaves_nothing_to_train_for(world: World) ->
     assert found.action is LoopAction.NOTHING and found.gain == 0.0
     assert "Training would save 0.00" in found.why_not[0]
     assert notes(world) == []
+
+
+def test_what_counts_is_acceptance_since_the_corpus_is_live_not_what_its_canary_promised(
+    world: World,
+) -> None:
+    world.history(shop=0.2)
+    world.answers()
+    world.al = {"base/shop": 2.4, "auto-1": 3.3, "auto-2": 3.1}
+    world.scores = {"base": 2.4, "auto-1": 3.3, "auto-2": 3.1}
+    settle(world)
+    assert decision(world).action is LoopAction.NOTHING
+    world.al["auto-1"] = world.scores["auto-1"] = 2.6
+    world.now += 1.1 * DAY
+    settle(world)
+    assert world.store.live()[SHOP] == "auto-2"
+    (weights,) = [c for c in world.loop.journal.changes() if c.origin is ChangeOrigin.WEIGHTS]
+    assert weights.stage is ChangeStage.LIVE
 
 
 def test_without_consent_it_says_so_and_trains_nothing(world: World) -> None:

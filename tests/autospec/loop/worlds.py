@@ -82,7 +82,8 @@ class Killer:
 
 
 class FakeServing:
-    """A server's drafters and routes. `refuses` has specs' parts that it cannot load."""
+    """A server's drafters and routes. `refuses` has specs' parts that it cannot load, and `corpora`
+    says whether it can look answers up."""
 
     def __init__(self) -> None:
         self.drafters: dict[str, ServedVersion] = {}
@@ -90,7 +91,11 @@ class FakeServing:
         self.loads: Counter[str] = Counter()
         self.changes: list[str] = []
         self.refuses: set[str] = set()
+        self.corpora = True
         self.killer = Killer()
+
+    def takes_corpora(self) -> bool:
+        return self.corpora
 
     def loaded(self) -> Mapping[str, ServedVersion]:
         return dict(self.drafters)

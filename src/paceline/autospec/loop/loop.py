@@ -104,12 +104,13 @@ class Autospec:
         InvalidRequest; the next turn goes on from there."""
         refusals = reconcile(self.serving, self.store)
         ready = {name for name, there in self.serving.loaded().items() if there.is_ready}
+        corpora = self.serving.takes_corpora()
         reports, seen = self._assessed()
         self._routing.update()
         decisions = self._decided(reports, routed_cohorts(self.store))
         self._note(decisions, seen)
         for change in self.journal.active():
-            ChangeStep(self._tools, change, ready - refusals.keys(), refusals).take()
+            ChangeStep(self._tools, change, ready - refusals.keys(), refusals, corpora).take()
         reconcile(self.serving, self.store)
         self._forget()
         return decisions

@@ -122,19 +122,33 @@ def _is_next(
 def _case(tools: ChangeTools, change: ChangeRecord, now: float) -> WeightsCase:
     fall, ended = change.progress.fall, change.ended
     assert fall is not None and ended is not None, "_is_next has looked"
-    gain = change.progress.gain if _is_live(change) else 0.0
-    missing = []
-    if gain is None:
-        missing.append(f"Nobody measured what {change.version} has won back.")
-    fallen = FallenCohort(change.cohort, fall.share, fall.now * (1 + (gain or 0.0)), fall.before)
+    missing, al = [], fall.now
     corpus = f"Its corpus {change.version} was given up: {change.reason}."
     if _is_live(change):
         corpus = f"Its corpus {change.version} is live."
+        measured = _measured(tools, change, now)
+        if measured is not None:
+            al = measured
+        elif change.progress.gain is not None:
+            al *= 1 + change.progress.gain
+        else:
+            missing.append(f"Nobody measured what {change.version} has won back.")
+    fallen = FallenCohort(change.cohort, fall.share, al, fall.before)
     source = ""
     if retrain_worth([fallen], tools.policy.retrain).pays:
         lacks, source = _needs(tools, change, now)
         missing += lacks
     return WeightsCase(fallen, corpus, ended, tuple(missing), source)
+
+
+def _measured(tools: ChangeTools, change: ChangeRecord, now: float) -> float | None:
+    """Return the AL of a cohort's requests of the last day, since its corpus went live; None for
+    fewer than the policy judges by."""
+    assert change.ended is not None
+    drift, version = tools.policy.drift, _serving(tools.store, change.cohort)
+    since = max(change.ended, now - drift.day_seconds)
+    requests, al = tools.traces.drafted(change.cohort, version or "", since, now)
+    return al if requests >= drift.least_requests else None
 
 
 def _needs(tools: ChangeTools, change: ChangeRecord, now: float) -> tuple[list[str], str]:
