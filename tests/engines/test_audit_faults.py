@@ -51,13 +51,17 @@ def test_a_clean_server_raises_no_alarm(seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_twenty_clean_runs_raise_no_alarm() -> None:
+    alarms = {}
     for run in range(20):
         kind = ("paceline", "vllm")[run % 2]
         engine = FakeEngine(kind=kind, rounds=run % 4 < 2)
         plain = FakeEngine(kind=kind, speculative=False) if kind == "vllm" else None
         report = audit(engine, reference=plain, seed=run * 10_000_000, budget=Budget())
-        assert bad(report) == {}, run
+        if bad(report):
+            alarms[run] = [check for check in report.checks if check.name in bad(report)]
+    assert alarms == {}
 
 
 @pytest.mark.parametrize("seed", range(3))
