@@ -88,9 +88,11 @@ def change(version: str, stage: ChangeStage, began: float) -> ChangeRecord:
 
 
 def judged(console: Console, found: list[ShopAnswer], different: int = 0, **changes: Any) -> int:
-    periods = ShopPeriods(CHANGED, RECOVERED, MEASURED, PUSHED,
-                          change("bad", ChangeStage.STOPPED, PUSHED),
-                          [change("auto-1", ChangeStage.LIVE, TRIED)])  # fmt: skip
+    periods = ShopPeriods(
+        CHANGED, recovered=RECOVERED, measured=MEASURED, pushed=PUSHED,
+        verdict=change("bad", ChangeStage.STOPPED, PUSHED),
+        changes=[change("auto-1", ChangeStage.LIVE, TRIED)],
+    )  # fmt: skip
     pair = (found[0], replace(found[0], token_ids=(2,)))
     return report(console, replace(periods, **changes), found, (9, [pair] * different))
 
@@ -103,6 +105,26 @@ def test_a_good_day_ends_well_and_says_how() -> None:
     assert "decided 1 min 20 s behind the change, built, scored and loaded in 20 s" in text
     assert "bad drafter: stopped after" in text and "none of 4 requests failed" in text
     assert "9 texts were asked again with speculation off: the same, by token" in text
+
+
+@pytest.mark.parametrize(
+    ("with_both", "code", "said"),
+    [
+        (6.5, 0, "English: AL 6.00 before, 5.50 with its corpus, 6.50 with corpus and weights"),
+        (5.9, 1, "5.90 with corpus and weights (more than before is the bar)"),
+        (None, 1, "no weights went live"),
+    ],
+)
+def test_weights_must_pass_what_was_before(with_both: float | None, code: int, said: str) -> None:
+    console, found = Console(record=True, width=120), answers(6.0, 2.0, 5.5)
+    times = {"trained": RECOVERED + 40, "passed": RECOVERED + 50}
+    if with_both is None:
+        times["passed"] = 0.0
+    else:
+        accepted = round(10 * (with_both - 1))
+        found.append(replace(found[0], time=RECOVERED + 55, accepted=accepted))
+    assert judged(console, found, **times) == code
+    assert said in " ".join(console.export_text().split())
 
 
 @pytest.mark.parametrize(

@@ -38,11 +38,13 @@ from paceline.cli.options import run_alone
 from paceline.core import PacelineError
 from paceline.core.document_help import about
 from paceline.core.documents import checked
+from paceline.drafters import shipped
 
 FIRST_SECONDS = 60.0  # of traffic before the first corpus
 CALM_DAYS = 2.5  # of the policy, before the traffic changes
 MEASURED_SECONDS = 120.0
 LONGEST_SECONDS = 420.0  # that the demo waits for one thing
+TRAINING_SECONDS = 1200.0  # for weights and their canary
 POLICY = """\
 # A day of this policy is a minute, and what it waits for is little: for a demonstration.
 drift:
@@ -57,7 +59,6 @@ drift:
   covered: 0.6
 retrain: {cool_down_days: 0, per_week: 50, gpu_hours_per_day: 1000}
 regional: {share: 0.35}
-training: {template: null}
 corpus: {days: 0.0016, least_answers: 20, retry_hours: 0.01}
 canary:
   steps: [25, 50, 100]
@@ -65,6 +66,17 @@ canary:
   tuned_requests: 40
   least_hours: 0
   cycle_hours: 0
+"""
+NO_WEIGHTS = "training: {template: null}\n"
+WEIGHTS = """\
+training: {{template: "{template}", init: "{init}", days: 0.003, least_answers: 60}}
+"""
+JOB = """\
+command: ["{python}", -m, paceline, train, "{data}", --out, "{out}", --model, "{model}", --init,
+  "{init}", --steps, "20", --texts, "4", --micro, "4", --anchors, "16", --eval-texts, "8",
+  --eval-anchors, "8"]
+best: ["{out}/drafter", "{out}/drafter.old"]
+nice: 19
 """
 DAY_SECONDS = 60.0
 SEASON = " season: nothing. "  # in a line that says so; in a day of a minute there are many of them
@@ -82,6 +94,10 @@ class DemoAutospecCommand:
 
     out: Folder | None = about("folder for everything it makes", None, "a temporary one")
     rate: Annotated[float, Strict(False)] = about("requests in a second", 2.5)
+    weights: bool = about(
+        "train weights as well, for what the corpus has not won back; takes half an hour in all",
+        False,
+    )
 
     def run(self) -> int:
         """Run everything in order. Raises PacelineError where something does not come up."""
@@ -93,9 +109,9 @@ class DemoAutospecCommand:
             console.width = max(console.width, WIDTH)
         if self.out is not None:
             self.out.mkdir(parents=True, exist_ok=True)
-            return AutospecStory(console, self.out.resolve(), self.rate).tell()
+            return AutospecStory(console, self.out.resolve(), self.rate, self.weights).tell()
         with tempfile.TemporaryDirectory(prefix="paceline-demo-") as scratch:
-            return AutospecStory(console, Path(scratch), self.rate).tell()
+            return AutospecStory(console, Path(scratch), self.rate, self.weights).tell()
 
 
 @dataclass
@@ -105,6 +121,7 @@ class AutospecStory:
     console: Console
     folder: Path
     rate: float
+    weights: bool = False
     began: float = field(default_factory=time.time)
 
     def tell(self) -> int:
@@ -151,8 +168,7 @@ class AutospecStory:
         store = ("--store", f"{self.store}")
         self._run("drafters", "add", "base", f"suffix,corpus={corpus / 'v1'}", *store)
         self._run("drafters", "promote", "base", "--to", "live", *store, "--server", server.url)
-        policy = self.folder / "policy.yaml"
-        policy.write_text(POLICY, "utf-8")
+        policy = self._write_policy()
         words = (
             "autospec", "run", f"{self.store}", "--traces", f"{self.traces}", "--server",
             server.url, "--model", MODEL, "--policy", f"{policy}", "--every", "5",
@@ -171,14 +187,31 @@ class AutospecStory:
         load.traffic = AFTER
         cohorts = {f"{MODEL}|{APP}|{language}|none" for language in ("en", "de")}
         self._wait(load, "adapting", lambda: cohorts <= self._live_cohorts(), LONGEST_SECONDS)
-        periods.changes = [c for c in self._changes() if c.origin is not ChangeOrigin.PUSHED]
         periods.recovered = time.time()
+        if self.weights:
+            self._train(load, periods)
+        periods.changes = [c for c in self._changes() if c.origin is not ChangeOrigin.PUSHED]
         self._wait(load, "adapted", lambda: False, MEASURED_SECONDS)
         periods.measured = time.time()
         self._run("autospec", "status", f"{self.store}")
         self._push(load, periods)
         self._run("autospec", "explain", f"{self.store}", "--limit", "4")
         return periods
+
+    def _train(self, load: TrafficLoad, periods: ShopPeriods) -> None:
+        """Wait for new weights, which learn from what the app is asked now."""
+        self._chapter("what the corpora have not won back, weights learn")
+        self._wait(load, "with corpora", lambda: self._weights(over=False) is not None,
+                   LONGEST_SECONDS)  # fmt: skip
+        began = self._weights(over=False)
+        if began is None:
+            return
+        periods.trained = began.created
+        self._wait(load, "training and trying", lambda: self._weights(over=True) is not None,
+                   TRAINING_SECONDS)  # fmt: skip
+        over = self._weights(over=True)
+        if over is not None and over.stage is ChangeStage.LIVE:
+            periods.passed = time.time()
 
     def _push(self, load: TrafficLoad, periods: ShopPeriods) -> None:
         """Let somebody push a bad drafter for the cohort that autospec made one for."""
@@ -195,6 +228,11 @@ class AutospecStory:
     def _changes(self) -> list[ChangeRecord]:
         with DrafterStore(self.store) as store:
             return LoopJournal(store).changes()
+
+    def _weights(self, *, over: bool) -> ChangeRecord | None:
+        """Return the change of weights that has begun, or that is over."""
+        trained = (c for c in self._changes() if c.origin is ChangeOrigin.WEIGHTS)
+        return next((c for c in trained if c.stage.is_over or not over), None)
 
     def _verdict(self) -> ChangeRecord | None:
         """Return how the pushed drafter's change ended; None while it lasts."""
@@ -213,6 +251,16 @@ class AutospecStory:
         with DrafterStore(self.store) as store:
             rows = status_json(store)["cohorts"]
         return any(row.get("usual") and f"|{APP}|en|" in row["cohort"] for row in rows)
+
+    def _write_policy(self) -> Path:
+        """Write the policy of a short day. A drafter that is shipped is where weights begin."""
+        path, training = self.folder / "policy.yaml", NO_WEIGHTS
+        if self.weights:
+            job = self.folder / "job.yaml"
+            job.write_text(JOB, "utf-8")
+            training = WEIGHTS.format(template=job, init=shipped.FOLDERS / MODEL)
+        path.write_text(POLICY + training, "utf-8")
+        return path
 
     # -- how it is told --------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from rich.console import Console
 
-from paceline.autospec.loop.journal import ChangeRecord, ChangeStage
+from paceline.autospec.loop.journal import ChangeOrigin, ChangeRecord, ChangeStage
 from paceline.cli.demo_stages import minutes, say
 from paceline.cli.demo_traffic import ShopAnswer, differing, mean_length
 from paceline.cli.show import plain_table
@@ -25,13 +25,17 @@ class ShopPeriods:
     """When things happened, in seconds since the epoch; 0: not yet.
 
     changed     the traffic
-    recovered   the last change was live; `measured` is when the measurement behind that ended
+    recovered   the last corpus was live
+    trained     weights began to be trained, and `passed` when they were live
+    measured    when the measurement behind the last of that ended
     pushed      the bad drafter; `verdict` is how its change ended
     changes     of autospec, that were not pushed
     """
 
     changed: float
     recovered: float = 0.0
+    trained: float = 0.0
+    passed: float = 0.0
     measured: float = 0.0
     pushed: float = 0.0
     verdict: ChangeRecord | None = None
@@ -39,7 +43,8 @@ class ShopPeriods:
 
     def of(self, answers: Sequence[ShopAnswer]) -> dict[str, list[ShopAnswer]]:
         """Return the answers of each period: before the change; at the fall, until the first new
-        drafter was tried; while new drafters were tried; after; and while the bad one was."""
+        drafter was tried; while new drafters were tried; with corpora, and while weights were
+        trained and tried, if they were; after; and while the bad drafter was tried."""
         tried = self.recovered
         for change in self.changes:
             if change.progress.canary is not None:
@@ -48,12 +53,15 @@ class ShopPeriods:
             "before": (self.changed - BEFORE_SECONDS, self.changed),
             "at the fall": (self.changed, tried),
             "trying": (tried, self.recovered),
-            "after": (self.recovered, self.measured or self.pushed),
+            "with corpora": (self.recovered, self.trained),
+            "training": (self.trained, self.passed),
+            "after": (self.passed or self.recovered, self.measured or self.pushed),
             "bad one tried": (self.pushed, float("inf")),
         }
         return {
             name: [answer for answer in answers if start <= answer.time < end]
             for name, (start, end) in spans.items()
+            if start and end > start
         }
 
 
@@ -90,6 +98,7 @@ def report(
     say(console, "AL: acceptance length, incl. bonus", "dim")
     verdicts = [
         _recovery(by_period),
+        *([_passed(by_period)] if periods.trained else []),
         *(_adaptation(change, periods.changed) for change in reversed(periods.changes)),
         _stopped(periods.verdict),
         _failures(answers),
@@ -113,6 +122,18 @@ def _recovery(by_period: dict[str, list[ShopAnswer]]) -> tuple[bool, str]:
     return share >= LEAST_RECOVERY, f"{text} was lost came back ({LEAST_RECOVERY:.0%} is the bar)"
 
 
+def _passed(by_period: dict[str, list[ShopAnswer]]) -> tuple[bool, str]:
+    """Say what corpus and weights have won together, of the language that both were for."""
+    before, corpora, after = (
+        mean_length(answer for answer in by_period.get(name, ()) if answer.language == "en")
+        for name in ("before", "with corpora", "after")
+    )
+    if before is None or corpora is None or after is None or "training" not in by_period:
+        return False, "no weights went live"
+    text = f"English: AL {before:.2f} before, {corpora:.2f} with its corpus, {after:.2f} with"
+    return after > before, f"{text} corpus and weights (more than before is the bar)"
+
+
 def _adaptation(change: ChangeRecord, changed: float) -> tuple[bool, str]:
     """Say how long a change took: until autospec decided, from there until it drafted for the
     first request, and until it was live."""
@@ -120,8 +141,9 @@ def _adaptation(change: ChangeRecord, changed: float) -> tuple[bool, str]:
     where = f"{change.version} for {change.cohort}"
     if canary is None or change.ended is None or change.stage is not ChangeStage.LIVE:
         return False, f"{where}: {change.stage}: {change.reason}"
+    made = "trained" if change.origin is ChangeOrigin.WEIGHTS else "built"
     return True, (
-        f"{where}: decided {minutes(change.created - changed)} behind the change, built, scored "
+        f"{where}: decided {minutes(change.created - changed)} behind the change, {made}, scored "
         f"and loaded in {minutes(canary.began - change.created)}, live after a canary of "
         f"{minutes(change.ended - canary.began)}"
     )
