@@ -151,7 +151,7 @@ def test_a_record_that_a_kill_or_a_hand_broke_is_begun_anew(story: Story, record
 
 def test_the_commands_are_such_that_paceline_takes_them(tmp_path: Path) -> None:
     plan = DemoPlan(
-        out=tmp_path / "a folder", drafter=tmp_path / "begin", rows=7, steps=5, prompts=2
+        out=tmp_path / "a folder", drafter=tmp_path / "begin", rows=7, minutes=10, prompts=2
     )
     plan.trained.mkdir(parents=True)  # as the stages before make it
     (plan.trained / "provenance.json").touch()
@@ -161,8 +161,9 @@ def test_the_commands_are_such_that_paceline_takes_them(tmp_path: Path) -> None:
     commands: list[Any] = [parse(stage.command) for stage in told]
     synth, before, train, after, together, corpus = commands
     assert synth.app == APP and synth.rows == 7
+    assert synth.hours + train.hours == pytest.approx(0.51 * 10 / 60, rel=0.01)
     assert train.sets == (str(synth.out),) and train.init == before.drafter == str(plan.drafter)
-    assert isinstance(train, TrainConfig) and train.steps == 5
+    assert isinstance(train, TrainConfig)
     assert after.drafter == f"{train.out}/drafter" and after.before == plan.out / "before.json"
     assert before.sets == after.sets and before.prompts == after.prompts == 2
     assert before.out.with_suffix(".json") == after.before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -113,6 +114,28 @@ def test_a_finished_set_is_left_alone_and_may_grow(target: Path, tmp_path: Path)
     run(made(tmp_path, target, size={"rows": 70}), tmp_path / "at-once")
     at_once = [row for split in SPLITS for row in read_rows(tmp_path / "at-once", split)]
     assert grown == at_once
+
+
+@pytest.mark.parametrize("order", [0, 3])
+def test_a_run_that_is_out_of_time_leaves_a_whole_set_to_go_on_with(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: int
+) -> None:
+    parts = made(tmp_path, target, size={"rows": 40})
+    now = iter(range(10**6))  # a second passes at each look at the clock
+    with monkeypatch.context() as patch:
+        clock = SimpleNamespace(monotonic=lambda: float(next(now)))
+        patch.setattr("paceline.synth.job.time", clock)
+        answerer = FakeAnswerer(order=order)
+        early = SynthJob(*parts).make(tmp_path / "set", answerer, hours=15 / 3600)
+    assert not early.complete and len(answerer.asked) == 14
+    manifest = read_manifest(tmp_path / "set")
+    assert 0 < manifest.counts["rows"] <= 14 and manifest.app["overlap"] is not None
+    whole = run(parts, tmp_path / "set")
+    run(parts, tmp_path / "at-once")
+    assert whole.complete and all(
+        [*read_rows(tmp_path / "set", split)] == [*read_rows(tmp_path / "at-once", split)]
+        for split in SPLITS
+    )
 
 
 def test_a_size_in_answer_tokens_ends_the_run(target: Path, tmp_path: Path) -> None:

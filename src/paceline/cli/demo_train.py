@@ -25,6 +25,7 @@ from paceline.cli.options import run_alone
 from paceline.core import PacelineError
 from paceline.core.document_help import about
 from paceline.core.documents import checked
+from paceline.core.field_types import Between
 from paceline.dataset.run_log import read_log
 from paceline.dataset.training_set import read_manifest
 from paceline.drafters import shipped
@@ -38,6 +39,7 @@ NAME = "support"
 RECIPE = (
     "--block 16 --texts 8 --anchors 16 --lr 5e-4 --matrix-lr 0.005 --eval-every 50 --save-every 50"
 )
+SET_SHARE, TRAINING_SHARE = 0.18, 0.33  # of the minutes; the rest is for what is measured
 RUNS = 3
 CHAPTERS = 7
 # The sets that decide: phrases that nobody trained on, and customers that somebody else made up.
@@ -63,13 +65,13 @@ class DemoPlan:
     else 1.
     """
 
-    # On two cores with instructions for bfloat16, these sizes took a quarter of an hour before
-    # look-ups were compared.
     out: Folder = about("where everything goes", Path("demo-train"))
     drafter: Folder = about("the drafter to begin from", shipped.FOLDERS / MODEL)
-    rows: int = about("texts of the training set", 1600)
-    steps: int = about("training steps", 300)
-    prompts: int = about("evaluated of each set", 10)
+    minutes: Annotated[float, Between(0, open=True)] = about(
+        "minutes that all is sized for; a third of them for training", 20.0
+    )
+    rows: int = about("texts of the training set, at most", 1600)
+    prompts: int = about("evaluated of each set", 6)
     tokens: int = about("longest answer evaluated", 64)
 
     @property
@@ -88,6 +90,10 @@ class DemoPlan:
     def hybrid(self) -> str:
         """Look-ups and the trained drafter together, as `--drafter` takes them."""
         return f"hybrid:{self.trained}"
+
+    def hours(self, share: float) -> str:
+        """Return a share of the minutes, in hours, as a command takes it."""
+        return f"{share * self.minutes / 60:.3g}"
 
     def report(self, when: str) -> Path:
         return self.out / f"{when}.html"
@@ -134,7 +140,8 @@ def stages(plan: DemoPlan) -> list[Stage]:
             "a training set, out of the application's description",
             "The target answers made-up customers under the application's own prompt and grammar. "
             "Some plain chat is added, so that the drafter does not forget the rest.",
-            ("synth", str(APP), "--out", folder, "--rows", str(plan.rows)),
+            ("synth", str(APP), "--out", folder, "--rows", str(plan.rows),
+             "--hours", plan.hours(SET_SHARE)),
             plan.set / "manifest.json",
             lambda: _set_lines(plan),
         ),
@@ -152,7 +159,7 @@ def stages(plan: DemoPlan) -> list[Stage]:
             "It learns to say at once what the target says one by one. AL is how many tokens a "
             "round would commit, on texts that it does not learn from.",
             ("train", folder, "--out", str(plan.out / "run"), "--init", begin, *RECIPE.split(),
-             "--steps", str(plan.steps)),
+             "--hours", plan.hours(TRAINING_SHARE)),
             plan.trained / "config.json",
             lambda: _training_lines(plan),
         ),

@@ -23,6 +23,7 @@ from paceline.cli.options import Count, ModelOption, Strings, refuse_engine_opti
 from paceline.core import InvalidRequest
 from paceline.core.document_help import about
 from paceline.core.documents import checked
+from paceline.core.field_types import Between
 from paceline.core.names import local_path
 from paceline.dataset.training_set import PARTS
 from paceline.engine.config import EngineConfig
@@ -66,6 +67,9 @@ class SynthCommand:
     out: OutputFolder | None = about("where the set goes", None)
     model: ModelOption | None = about("the target, instead of the one that app.yaml names", None)
     rows: Count | None = about("rows to make, instead of app.yaml's size", None)
+    hours: Annotated[float, Between(0, open=True)] | None = about(
+        "hours after which nothing more is asked: the set is then as large as it is", None
+    )
     preview: Count | None = about("answer N prompts of each source, write nothing", None)
     restart: bool = about("delete what FOLDER holds of a set", False)
     user_data: Annotated[bool, Argument(action=argparse.BooleanOptionalAction)] = about(
@@ -106,7 +110,9 @@ class SynthCommand:
             show_samples(console, job, answerer, self.preview or 0)
             return 0
         with progress_bar(app) as progress:
-            collector = job.make(self.out, answerer, restart=self.restart, progress=progress)
+            collector = job.make(
+                self.out, answerer, restart=self.restart, hours=self.hours, progress=progress
+            )
         if self.json:
             counts = collector.manifest.counts
             summary = {
@@ -117,7 +123,7 @@ class SynthCommand:
             }
             print(json.dumps(summary | answerer.speed().as_json()))
         else:
-            report(console, self.out, collector, answerer.speed())
+            report(console, self.out, collector, answerer.speed(), self.hours)
         return 0
 
     def _load_app(self) -> App:
@@ -189,7 +195,9 @@ def progress_bar(app: App) -> Iterator[ShowRun]:
         yield show_run
 
 
-def report(console: Console, out: Path, collector: Collector, speed: Speed) -> None:
+def report(
+    console: Console, out: Path, collector: Collector, speed: Speed, hours: float | None = None
+) -> None:
     from paceline.dataset.overlap import read_overlap
 
     counts = collector.manifest.counts
@@ -202,10 +210,12 @@ def report(console: Console, out: Path, collector: Collector, speed: Speed) -> N
         console.print(f"{split.replace('_', '-')}: {overlap.text}")
     if not collector.complete:
         wanted = collector.app.size
-        console.print(
-            f"every prompt has been asked: {collector.amount} {wanted.unit.replace('_', ' ')} of "
-            f"{wanted.amount}; more sources, or more `samples`, make more"
-        )
+        made = f"{collector.amount} {wanted.unit.replace('_', ' ')} of {wanted.amount}"
+        if hours is None:
+            why, more = "every prompt has been asked", "more sources, or more `samples`, make more"
+        else:
+            why, more = f"after {hours:g} hours", "the same command goes on with it"
+        console.print(f"{why}: {made}; {more}")
     if speed.tokens:
         console.print(
             f"{speed.tokens} tokens in {speed.seconds:.0f} s: {speed.tokens_per_second:.0f} "

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +33,7 @@ from paceline.synth.wire import Wire
 log = logging.getLogger(__name__)
 # Nobody waits for one token here: prompts may make a step as long as the token budget lets them.
 STRETCH = 1e6
+HOUR = 3600.0
 ShowRun = Callable[["Run"], None]
 Asking = Generator[Ask, TargetAnswer, ItemOutcome]
 
@@ -131,9 +134,11 @@ class SynthJob:
         answerer: Answerer,
         *,
         restart: bool = False,
+        hours: float | None = None,
         progress: ShowRun | None = None,
     ) -> Collector:
-        """Make the set in `out`, or go on with it.
+        """Make the set in `out`, or go on with it. After so many `hours` nothing more is asked, and
+        the set is as large as it is then.
 
         Raises InvalidRequest for a folder that holds something else, CannotWrite, and errors of the
         answerer.
@@ -142,7 +147,7 @@ class SynthJob:
         with locked(out):
             manifest = open_set(out, self.manifest(answerer.what), self.app, restart=restart)
             collector = Collector(out, manifest, self.app)
-            Run(self, answerer, collector).run(progress)
+            Run(self, answerer, collector, hours).run(progress)
         return collector
 
     def preview(self, answerer: Answerer, count: int) -> Iterator[ItemOutcome]:
@@ -161,15 +166,19 @@ class SynthJob:
 
 
 class Run:
-    """One run over a plan. `run()` returns when the set is complete or the sources are dry."""
+    """One run over a plan. `run()` returns when the set is complete, the sources are dry, or
+    `hours` are over and what was asked by then is answered."""
 
-    def __init__(self, job: SynthJob, answerer: Answerer, collector: Collector) -> None:
+    def __init__(
+        self, job: SynthJob, answerer: Answerer, collector: Collector, hours: float | None = None
+    ) -> None:
         self.asker, self.answerer, self.collector = job.asker, answerer, collector
         self._plan = itertools.islice(plan(job.app, job.sources), collector.done, None)
         self._open: dict[int, Asking] = {}
         self._waiting: deque[Ask] = deque()  # requests that no answerer has yet
         self._outcomes: dict[int, ItemOutcome] = {}
         self._next = collector.done
+        self._end = math.inf if hours is None else time.monotonic() + hours * HOUR
         self.dry = False
 
     def run(self, progress: ShowRun | None = None) -> None:
@@ -194,7 +203,7 @@ class Run:
             if self._waiting:
                 self.answerer.submit(self._waiting.popleft())
                 continue
-            item = next(self._plan, None)
+            item = None if time.monotonic() >= self._end else next(self._plan, None)
             if item is None:
                 self.dry = True
                 return
