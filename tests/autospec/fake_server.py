@@ -61,7 +61,8 @@ class FakeServer:
             for rule in self.routes["cohorts"]
         ]
         routes = {**self.routes, "cohorts": rules}
-        return httpx.Response(200, json={"drafters": [*self.drafters.values()], "routes": routes})
+        shown = {"drafters": [*self.drafters.values()], "routes": routes, "takes_corpora": True}
+        return httpx.Response(200, json=shown)
 
     def _load(self, body: Json) -> httpx.Response:
         if body["name"] in self.drafters:

@@ -81,7 +81,8 @@ def test_no_server_and_another_answer_are_told() -> None:
         DrafterClient.connect("http://127.0.0.1:9").drafters()
     with pytest.raises(InvalidRequest, match=r"url: got 'ftp://x'"):
         DrafterClient.connect("ftp://x")
-    for content in (b"<html>", b"{}", b'{"drafters": [{}], "routes": {}}'):
+    lacking = b'{"drafters": [], "routes": {"default": null, "cohorts": [], "salt": ""}}'
+    for content in (b"<html>", b"{}", b'{"drafters": [{}], "routes": {}}', lacking):
         transport = httpx.MockTransport(
             lambda _, content=content: httpx.Response(200, content=content)
         )

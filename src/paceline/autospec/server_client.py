@@ -140,7 +140,7 @@ class ServerDrafters:
 
     drafters: Mapping[str, ServerDrafter]
     routes: DrafterRoutes
-    corpora: bool = True
+    takes_corpora: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +164,10 @@ class DrafterClient:
         try:
             loaded = [ServerDrafter.of(each) for each in answer["drafters"]]
             routes = DrafterRoutes.of(answer["routes"])
+            takes_corpora = bool(answer["takes_corpora"])
         except (KeyError, TypeError) as error:
             raise ServerRefused(f"{self.address.shown}{DRAFTERS}: no {error} in it") from None
-        corpora = answer.get("corpora", True)  # our own server does not say it
-        return ServerDrafters({drafter.name: drafter for drafter in loaded}, routes, corpora)
+        return ServerDrafters({drafter.name: drafter for drafter in loaded}, routes, takes_corpora)
 
     def load(self, name: str, spec: str) -> None:
         """Load a drafter beside the others; return when requests can be routed to it."""

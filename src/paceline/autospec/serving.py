@@ -79,7 +79,7 @@ class PacelineServing:
     def takes_corpora(self) -> bool:
         """Return whether a drafter here can look answers up in a corpus."""
         with _worded():
-            return self.client.drafters().corpora
+            return self.client.drafters().takes_corpora
 
     def loaded(self) -> Mapping[str, ServedVersion]:
         """Return what the server has loaded."""
@@ -122,13 +122,13 @@ class PlannedServing:
     def __init__(self, client: DrafterClient) -> None:
         with _worded():
             there = client.drafters()
-        self._present, self._corpora = there.routes, there.corpora
+        self._present, self._takes_corpora = there.routes, there.takes_corpora
         self._loaded = dict(PacelineServing(client).loaded())
         self.steps: list[str] = []
 
     def takes_corpora(self) -> bool:
         """Return whether a drafter there can look answers up in a corpus."""
-        return self._corpora
+        return self._takes_corpora
 
     def loaded(self) -> Mapping[str, ServedVersion]:
         """Return what would be loaded."""

@@ -12,6 +12,7 @@ from paceline.autospec.loop.journal import ChangeOrigin, ChangeRecord, ChangeSta
 from paceline.cli.demo_stages import minutes, say
 from paceline.cli.demo_traffic import ShopAnswer, differing, mean_length
 from paceline.cli.show import plain_table
+from paceline.core.cohorts import Cohort
 
 BEFORE_SECONDS = 60.0
 SAMPLED = 8  # answers of each period whose text is compared
@@ -26,42 +27,52 @@ class ShopPeriods:
 
     changed     the traffic
     recovered   the last corpus was live
-    trained     weights began to be trained, and `passed` when they were live
-    measured    when the measurement behind the last of that ended
+    measured    when the measurement behind the last change ended
     pushed      the bad drafter; `verdict` is how its change ended
-    changes     of autospec, that were not pushed
+    changes     of autospec, that were not pushed: corpora, and after them weights
+    weights     whether weights were to be trained
     """
 
     changed: float
     recovered: float = 0.0
-    trained: float = 0.0
-    passed: float = 0.0
     measured: float = 0.0
     pushed: float = 0.0
     verdict: ChangeRecord | None = None
     changes: list[ChangeRecord] = field(default_factory=list)
+    weights: bool = False
+
+    @property
+    def trained(self) -> ChangeRecord | None:
+        """The change of weights; None where there was none."""
+        found = (c for c in self.changes if c.origin is ChangeOrigin.WEIGHTS)
+        return next(found, None)
 
     def of(self, answers: Sequence[ShopAnswer]) -> dict[str, list[ShopAnswer]]:
         """Return the answers of each period: before the change; at the fall, until the first new
         drafter was tried; while new drafters were tried; with corpora, and while weights were
-        trained and tried, if they were; after; and while the bad drafter was tried."""
-        tried = self.recovered
+        tried, if they were; after; and while the bad drafter was tried. Those that lasted no time
+        are left out."""
+        tried = tried_weights = live = self.recovered
         for change in self.changes:
             if change.progress.canary is not None:
                 tried = min(tried, change.progress.canary.began)
+        weights = self.trained
+        if weights is not None and weights.progress.canary is not None:
+            tried_weights = weights.progress.canary.began
+            live = weights.ended or self.measured
         spans = {
             "before": (self.changed - BEFORE_SECONDS, self.changed),
             "at the fall": (self.changed, tried),
             "trying": (tried, self.recovered),
-            "with corpora": (self.recovered, self.trained),
-            "training": (self.trained, self.passed),
-            "after": (self.passed or self.recovered, self.measured or self.pushed),
+            "with corpora": (self.recovered, tried_weights),
+            "trying weights": (tried_weights, live),
+            "after": (live, self.measured or self.pushed),
             "bad one tried": (self.pushed, float("inf")),
         }
         return {
             name: [answer for answer in answers if start <= answer.time < end]
             for name, (start, end) in spans.items()
-            if start and end > start
+            if end > start > 0
         }
 
 
@@ -98,7 +109,7 @@ def report(
     say(console, "AL: acceptance length, incl. bonus", "dim")
     verdicts = [
         _recovery(by_period),
-        *([_passed(by_period)] if periods.trained else []),
+        *([_weights_gain(periods.trained, by_period)] if periods.weights else []),
         *(_adaptation(change, periods.changed) for change in reversed(periods.changes)),
         _stopped(periods.verdict),
         _failures(answers),
@@ -111,7 +122,7 @@ def report(
 
 def _recovery(by_period: dict[str, list[ShopAnswer]]) -> tuple[bool, str]:
     before, fall, after = (
-        mean_length(by_period[name]) for name in ("before", "at the fall", "after")
+        mean_length(by_period.get(name, ())) for name in ("before", "at the fall", "after")
     )
     if before is None or fall is None or after is None:
         return False, "acceptance was not measured in each period"
@@ -122,16 +133,24 @@ def _recovery(by_period: dict[str, list[ShopAnswer]]) -> tuple[bool, str]:
     return share >= LEAST_RECOVERY, f"{text} was lost came back ({LEAST_RECOVERY:.0%} is the bar)"
 
 
-def _passed(by_period: dict[str, list[ShopAnswer]]) -> tuple[bool, str]:
-    """Say what corpus and weights have won together, of the language that both were for."""
-    before, corpora, after = (
-        mean_length(answer for answer in by_period.get(name, ()) if answer.language == "en")
+def _weights_gain(
+    weights: ChangeRecord | None, by_period: dict[str, list[ShopAnswer]]
+) -> tuple[bool, str]:
+    """Say what corpus and weights have won together, for the cohort that got both."""
+    if weights is None:
+        return False, "no weights were trained"
+    if weights.stage is not ChangeStage.LIVE:
+        return False, f"no weights went live: {weights.reason}"
+    language = Cohort.parse(weights.cohort).language
+    before, corpus, after = (
+        mean_length(answer for answer in by_period.get(name, ()) if answer.language == language)
         for name in ("before", "with corpora", "after")
     )
-    if before is None or corpora is None or after is None or "training" not in by_period:
-        return False, "no weights went live"
-    text = f"English: AL {before:.2f} before, {corpora:.2f} with its corpus, {after:.2f} with"
-    return after > before, f"{text} corpus and weights (more than before is the bar)"
+    if before is None or after is None:
+        return False, "acceptance was not measured in each period"
+    told = "" if corpus is None else f", {corpus:.2f} with its corpus"
+    text = f"{weights.cohort}: AL {before:.2f} before{told}, {after:.2f} with corpus and weights"
+    return after > before, f"{text} (more than before is the bar)"
 
 
 def _adaptation(change: ChangeRecord, changed: float) -> tuple[bool, str]:

@@ -68,7 +68,8 @@ class SynthCommand:
     model: ModelOption | None = about("the target, instead of the one that app.yaml names", None)
     rows: Count | None = about("rows to make, instead of app.yaml's size", None)
     hours: Annotated[float, Between(0, open=True)] | None = about(
-        "hours after which nothing more is asked: the set is then as large as it is", None
+        "hours of this start after which no new prompt is begun: the set is then as large as it is",
+        None,
     )
     preview: Count | None = about("answer N prompts of each source, write nothing", None)
     restart: bool = about("delete what FOLDER holds of a set", False)
@@ -88,6 +89,8 @@ class SynthCommand:
         if (self.out is None) == (self.preview is None):
             out = self.out and str(self.out)
             raise InvalidRequest("out", out, "a folder for the set, or --preview instead")
+        if self.hours is not None and self.out is None:
+            raise InvalidRequest("hours", self.hours, "--out: a preview has no hours")
         if self.url:
             refuse_engine_options(self.engine, ENGINE)
             return
@@ -118,12 +121,13 @@ class SynthCommand:
             summary = {
                 "set": str(self.out),
                 "complete": collector.complete,
+                "out_of_time": collector.out_of_time,
                 "counts": counts,
                 "overlap": collector.manifest.app["overlap"],
             }
             print(json.dumps(summary | answerer.speed().as_json()))
         else:
-            report(console, self.out, collector, answerer.speed(), self.hours)
+            report(console, self.out, collector, answerer.speed())
         return 0
 
     def _load_app(self) -> App:
@@ -195,9 +199,7 @@ def progress_bar(app: App) -> Iterator[ShowRun]:
         yield show_run
 
 
-def report(
-    console: Console, out: Path, collector: Collector, speed: Speed, hours: float | None = None
-) -> None:
+def report(console: Console, out: Path, collector: Collector, speed: Speed) -> None:
     from paceline.dataset.overlap import read_overlap
 
     counts = collector.manifest.counts
@@ -211,10 +213,10 @@ def report(
     if not collector.complete:
         wanted = collector.app.size
         made = f"{collector.amount} {wanted.unit.replace('_', ' ')} of {wanted.amount}"
-        if hours is None:
+        if not collector.out_of_time:
             why, more = "every prompt has been asked", "more sources, or more `samples`, make more"
         else:
-            why, more = f"after {hours:g} hours", "the same command goes on with it"
+            why, more = "the hours are over", "the same command makes more"
         console.print(f"{why}: {made}; {more}")
     if speed.tokens:
         console.print(

@@ -45,7 +45,7 @@ class ReplicaSteering:
         return {
             "drafters": drafters,
             "routes": self._replicas.routes.as_json(),
-            "corpora": self._replicas.takes_corpora(),
+            "takes_corpora": self._replicas.takes_corpora(),
         }
 
     def load(self, body: Json) -> Json:

@@ -92,7 +92,7 @@ class EngineKind(Protocol):
     """One engine: how it is launched, recognised, asked and read."""
 
     name: str
-    takes_corpora: bool  # whether a drafter of its can look answers up in a corpus of ours
+    takes_corpora: bool  # whether its drafters can look answers up in a corpus of ours
 
     def launch(self, plan: LaunchPlan) -> EngineLaunch:
         """Write the line that serves `plan`. Raises InvalidRequest for a plan that the engine

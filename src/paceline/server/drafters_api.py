@@ -83,7 +83,8 @@ class DraftersApi:
         versions = self._engine.versions
         used = versions.used()
         drafters = [_shown(drafter, used[drafter.name]) for drafter in versions.list()]
-        return {"drafters": drafters, "routes": versions.routes.model_dump()}
+        routes = versions.routes.model_dump()
+        return {"drafters": drafters, "routes": routes, "takes_corpora": True}
 
     async def load(self, body: DrafterToLoad) -> ShownDrafter:
         """Load a drafter and return it when it can be routed to. Raises ApiError."""

@@ -156,7 +156,8 @@ class Collector:
     shards are written.
 
     The rows that it keeps depend only on the outcomes, their order and the rows in the folder: a
-    killed run ends with the same set. `pending` counts items that no shard holds yet.
+    killed run ends with the same set. `pending` counts items that no shard holds yet;
+    `out_of_time` says whether the run ended because its hours were over.
 
     No row is near to one on the other side of training (dataset.overlap): of two rows that are
     near-duplicates, one of them trained on, the later one is dropped. Prompts are compared, and
@@ -166,6 +167,7 @@ class Collector:
     def __init__(self, folder: Path, manifest: Manifest, app: App) -> None:
         self.folder, self.manifest, self.app = folder, manifest, app
         self.counts, self.pending = Counter(manifest.counts), 0
+        self.out_of_time = False
         self._sources: dict[str, str] = {}
         self._keys: set[str] = set()
         self._answers: Counter[bytes] = Counter()

@@ -137,7 +137,7 @@ class SynthJob:
         hours: float | None = None,
         progress: ShowRun | None = None,
     ) -> Collector:
-        """Make the set in `out`, or go on with it. After so many `hours` nothing more is asked, and
+        """Make the set in `out`, or go on with it. After so many `hours` no new prompt is begun, and
         the set is as large as it is then.
 
         Raises InvalidRequest for a folder that holds something else, CannotWrite, and errors of the
@@ -166,8 +166,8 @@ class SynthJob:
 
 
 class Run:
-    """One run over a plan. `run()` returns when the set is complete, the sources are dry, or
-    `hours` are over and what was asked by then is answered."""
+    """One run over a plan. `run()` returns when the set is complete, or when what was begun is
+    answered and nothing more is begun: the sources are dry, or `hours` are over."""
 
     def __init__(
         self, job: SynthJob, answerer: Answerer, collector: Collector, hours: float | None = None
@@ -203,7 +203,8 @@ class Run:
             if self._waiting:
                 self.answerer.submit(self._waiting.popleft())
                 continue
-            item = None if time.monotonic() >= self._end else next(self._plan, None)
+            self.collector.out_of_time = time.monotonic() >= self._end
+            item = None if self.collector.out_of_time else next(self._plan, None)
             if item is None:
                 self.dry = True
                 return

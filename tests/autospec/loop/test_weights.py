@@ -21,7 +21,7 @@ from paceline.dataset.training_set import read_rows
 from paceline.models.dflash.checkpoint import load_checkpoint
 from paceline.models.loader import identity, load_model
 from tests.autospec.jobs.running import end_all
-from tests.autospec.loop.worlds import DAY, POLICY, SHOP, Killed, Killer, World
+from tests.autospec.loop.worlds import DAY, HOUR, POLICY, SHOP, Killed, Killer, World
 from tests.engine.tiny import save_tiny
 from tests.training.conftest import PROMPTS, write_set
 from tests.training.runs import config, drafter_of
@@ -115,22 +115,31 @@ def test_weights_follow_a_corpus_and_keep_it(world: World) -> None:
     assert str(world.store.folder) in str(note["init"]), "it goes on from the live network"
 
 
-def test_where_an_engine_looks_up_no_corpus_none_is_built_and_weights_are_next(
-    world: World,
-) -> None:
+def test_where_an_engine_looks_nothing_up_weights_are_first(world: World) -> None:
     world.serving.corpora = False
     world.history(shop=0.2)
     world.answers()
-    world.al = {"base/shop": 2.4, "auto-2": 3.1}
-    world.scores = {"base": 2.4, "auto-2": 3.1}
+    world.al = {"base/shop": 2.4, "auto-1": 3.1}
+    world.scores = {"base": 2.4, "auto-1": 3.1}
+    (found, *_) = world.loop.decided()
+    assert found.action is LoopAction.TRAIN and "does not look answers up" in found.why[0]
     settle(world)
-    assert world.store.live() == {"": "base", SHOP: "auto-2"}
-    corpus = world.loop.journal.changes()[-1]
-    assert corpus.origin is ChangeOrigin.DRIFT and "looks answers up in no corpus" in corpus.reason
-    assert world.store.find("auto-1") is None and not any(
-        "auto-1" in c for c in world.serving.changes
-    )
-    assert world.store.version("auto-2").artefacts.keys() == {"network"}
+    assert world.store.live() == {"": "base", SHOP: "auto-1"}
+    assert {change.origin for change in world.loop.journal.changes()} == {ChangeOrigin.WEIGHTS}
+    assert world.store.version("auto-1").artefacts.keys() == {"network"}
+
+
+def test_where_an_engine_looks_nothing_up_a_fall_is_trained_for_once(world: World) -> None:
+    world.serving.corpora = False
+    world.history(shop=0.2)
+    world.answers()
+    world.al = {"base/shop": 2.4}
+    world.scores = {"base": 2.4, "auto-1": 2.4}
+    settle(world)
+    (tried,) = world.loop.journal.changes()
+    assert tried.stage is ChangeStage.STOPPED and "a gain of 0.0%" in tried.reason
+    (within,) = [d for d in world.loop.decided() if d.kind == "within"]
+    assert within.action is LoopAction.NOTHING and "No corpus" in within.why_not[0]
 
 
 def test_what_users_were_told_is_gone_when_the_job_is_over(world: World) -> None:
@@ -165,7 +174,9 @@ def test_what_counts_is_acceptance_since_the_corpus_is_live_not_what_its_canary_
     settle(world)
     assert decision(world).action is LoopAction.NOTHING
     world.al["auto-1"] = world.scores["auto-1"] = 2.6
-    world.now += 1.1 * DAY
+    for _ in range(26):
+        world.now += HOUR
+        world.traffic(20)
     settle(world)
     assert world.store.live()[SHOP] == "auto-2"
     (weights,) = [c for c in world.loop.journal.changes() if c.origin is ChangeOrigin.WEIGHTS]

@@ -78,13 +78,12 @@ class ChangeTools:
 @dataclass(frozen=True, slots=True)
 class ChangeStep:
     """One step of a change, with what it may look at: the versions that a server is ready to route
-    to, why it cannot load others, and whether it can look answers up in corpora."""
+    to, and why it cannot load others."""
 
     tools: ChangeTools
     change: ChangeRecord
     ready: Collection[str]
     refusals: Mapping[str, str]
-    corpora: bool = True
 
     def take(self) -> None:
         """Take the change one step on, if one is due. Raises StoreError and InvalidRequest; the
@@ -130,9 +129,6 @@ class ChangeStep:
     def _build(self) -> None:
         """Build the corpus, and put it into the store as a version."""
         tools, change = self.tools, self.change
-        if not self.corpora:
-            self._stop("the engine that serves looks answers up in no corpus")
-            return
         try:
             self._fill(tools.store.version(change.replaces))
         except InvalidRequest as error:

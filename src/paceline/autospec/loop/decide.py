@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -12,6 +12,7 @@ from paceline.autospec.policy import AutospecPolicy
 from paceline.autospec.store import ALL
 
 HOUR = 3600.0
+NO_LOOK_UPS = "No corpus: the engine that serves does not look answers up in one."
 
 
 class LoopAction(StrEnum):
@@ -69,6 +70,7 @@ class Situation:
     """All that decisions depend on. Cohorts are labels; "" stands for all requests that no other
     cohort is live for.
 
+    takes_corpora  whether what serves looks answers up in a corpus
     reports   what drift says
     live      the live version of each cohort that has one
     changing  the version that is under way for a cohort
@@ -78,6 +80,7 @@ class Situation:
     """
 
     now: float
+    takes_corpora: bool = True
     reports: Sequence[DriftReport] = ()
     live: Mapping[str, str] = field(default_factory=dict)
     changing: Mapping[str, str] = field(default_factory=dict)
@@ -97,16 +100,16 @@ def decide(situation: Situation, policy: AutospecPolicy) -> list[LoopDecision]:
         if report.decision is DriftDecision.RETRAIN:
             decisions += _mended(report, situation, policy)
         else:
-            decisions.append(_as_found(report))
+            decisions.append(_as_found(report, LoopAction(str(report.decision))))
             decisions += _grown(report, situation, policy)
     return sorted(decisions, key=lambda decision: not decision.action.begins_change)
 
 
-def _as_found(report: DriftReport) -> LoopDecision:
-    """Return what drift decided by itself."""
+def _as_found(report: DriftReport, action: LoopAction) -> LoopDecision:
+    """Return a decision for what drift says, in its own words."""
     return LoopDecision(
         kind=str(report.kind),
-        action=LoopAction(str(report.decision)),
+        action=action,
         cohorts=report.cohorts,
         start=report.start,
         gain=None if report.worth is None else report.worth.gain,
@@ -120,7 +123,10 @@ def _mended(
     report: DriftReport, situation: Situation, policy: AutospecPolicy
 ) -> Iterator[LoopDecision]:
     """Yield what is done for each cohort that deserves another drafter: a corpus first, since it
-    costs no training."""
+    costs no training. Where what serves takes none, weights are next (loop.weights)."""
+    if not situation.takes_corpora:
+        yield replace(_as_found(report, LoopAction.NOTHING), why_not=(NO_LOOK_UPS,))
+        return
     cost = policy.retrain.canary_hours * policy.retrain.price
     falls = {fallen.label: fallen for fallen in report.fallen}
     gain = None if report.worth is None else report.worth.gain / len(report.cohorts)
@@ -147,6 +153,8 @@ def _grown(
 ) -> Iterator[LoopDecision]:
     """Yield what is done for each cohort that has become a large part of the traffic, and that the
     drafter of all other requests drafts for."""
+    if not situation.takes_corpora:
+        return
     large, gain = policy.regional.share, policy.regional.gain
     for cohort in report.grown:
         if cohort in situation.live:

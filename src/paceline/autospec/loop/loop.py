@@ -28,7 +28,12 @@ from paceline.autospec.loop.routed import RoutedCohort, routed_cohorts
 from paceline.autospec.loop.routing import CohortRouting
 from paceline.autospec.loop.seen import SeenCohort, seen_cohorts
 from paceline.autospec.loop.training import WeightsTrainer
-from paceline.autospec.loop.weights import weights_cases, weights_decisions, weights_trainings
+from paceline.autospec.loop.weights import (
+    first_cases,
+    weights_cases,
+    weights_decisions,
+    weights_trainings,
+)
 from paceline.autospec.policy import AutospecPolicy
 from paceline.autospec.serving import ServedDrafters
 from paceline.autospec.store import (
@@ -104,32 +109,35 @@ class Autospec:
         InvalidRequest; the next turn goes on from there."""
         refusals = reconcile(self.serving, self.store)
         ready = {name for name, there in self.serving.loaded().items() if there.is_ready}
-        corpora = self.serving.takes_corpora()
         reports, seen = self._assessed()
         self._routing.update()
-        decisions = self._decided(reports, routed_cohorts(self.store))
+        decisions = self._decided(reports, seen, routed_cohorts(self.store))
         self._note(decisions, seen)
         for change in self.journal.active():
-            ChangeStep(self._tools, change, ready - refusals.keys(), refusals, corpora).take()
+            ChangeStep(self._tools, change, ready - refusals.keys(), refusals).take()
         reconcile(self.serving, self.store)
         self._forget()
         return decisions
 
     def decided(self) -> list[LoopDecision]:
         """Return what is to be done now, and do nothing."""
-        return self._decided(self._assessed()[0], self._routing.favoured())
+        return self._decided(*self._assessed(), self._routing.favoured())
 
     def _decided(
-        self, reports: Sequence[DriftReport], routed: Sequence[RoutedCohort]
+        self,
+        reports: Sequence[DriftReport],
+        seen: Sequence[SeenCohort],
+        routed: Sequence[RoutedCohort],
     ) -> list[LoopDecision]:
         """Return what follows from reports, those that begin a change first, and how requests are
         shared out."""
-        now = self.clock()
+        now, takes_corpora = self.clock(), self.serving.takes_corpora()
+        cases = weights_cases(self._tools, seen, now)
+        if not takes_corpora:
+            cases += first_cases(self._tools, reports, now)
         ledger = self.calendar.stretched(weights_trainings(self.journal.changes()))
-        weights = weights_decisions(
-            weights_cases(self._tools, now), ledger, now * self.calendar.stretch, self.policy
-        )
-        decisions = [*decide(self._situation(reports), self.policy), *weights]
+        weights = weights_decisions(cases, ledger, now * self.calendar.stretch, self.policy)
+        decisions = [*decide(self._situation(reports, takes_corpora), self.policy), *weights]
         decisions.sort(key=lambda decision: not decision.action.begins_change)
         return [*decisions, *(cohort.decision() for cohort in routed)]
 
@@ -146,11 +154,12 @@ class Autospec:
         reports = classify(case, seen.positions)
         return [*map(self.calendar.shrunk, reports)], seen_cohorts(case, now)
 
-    def _situation(self, reports: Sequence[DriftReport]) -> Situation:
+    def _situation(self, reports: Sequence[DriftReport], takes_corpora: bool) -> Situation:
         now = self.clock()
         changing = {change.cohort: change.version for change in self.journal.active()}
         return Situation(
             now=now,
+            takes_corpora=takes_corpora,
             reports=reports,
             live=self.store.live(),
             changing=changing,

@@ -17,7 +17,6 @@ from paceline.autospec.store import ALL
 from paceline.autospec.sums import IntArray
 from paceline.core.cohorts import PARTS, Cohort
 from paceline.core.request import FinishReason
-from paceline.core.rounds import acceptance_length
 from paceline.dataset.traces.reader import (
     Selection,
     read_tokens,
@@ -170,25 +169,6 @@ class TraceFolder:
             lasting = compute.fill_null(compute.greater(table["expires"], time.time()), True)
             count += compute.sum(compute.and_(shared, lasting)).as_py() or 0
         return count
-
-    def drafted(
-        self, cohort: str, version: str, since: float, until: float
-    ) -> tuple[int, float | None]:
-        """Return how many requests of a cohort had drafts of a version and ended in between, and
-        their AL incl. bonus; None without any."""
-        import pyarrow.compute as compute
-
-        requests = accepted = rounds = 0
-        for table in self.tables(_selection(cohort, since, until), DRIFT):
-            table = _kept(table, ())
-            mine = compute.and_(
-                compute.equal(table["drafter"], version), compute.greater(table["draft_rounds"], 0)
-            )
-            table = table.filter(compute.fill_null(mine, False))
-            requests += table.num_rows
-            accepted += compute.sum(table["accepted"]).as_py() or 0
-            rounds += compute.sum(table["draft_rounds"]).as_py() or 0
-        return requests, acceptance_length(accepted, rounds)
 
     @property
     def _is_written(self) -> bool:

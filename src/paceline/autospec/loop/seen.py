@@ -1,4 +1,5 @@
-"""What the last turn of the loop saw of each cohort: kept for people, no decision reads it."""
+"""What the last turn of the loop saw of each cohort: kept for people. Weights are decided by the
+`al` of the same turn."""
 
 from __future__ import annotations
 

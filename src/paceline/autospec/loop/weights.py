@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from paceline.autospec.drift import FallenCohort, Ledger, LedgerEntry, LedgerKind
+from paceline.autospec.drift import (
+    DriftDecision,
+    DriftReport,
+    FallenCohort,
+    Ledger,
+    LedgerEntry,
+    LedgerKind,
+)
 from paceline.autospec.drift.worth import objections, retrain_worth
 from paceline.autospec.loop.change import ChangeTools
-from paceline.autospec.loop.decide import LoopAction, LoopDecision
+from paceline.autospec.loop.decide import NO_LOOK_UPS, LoopAction, LoopDecision
 from paceline.autospec.loop.journal import ChangeOrigin, ChangeRecord, ChangeStage
+from paceline.autospec.loop.seen import SeenCohort
 from paceline.autospec.loop.training import network_of, synthetic_set
 from paceline.autospec.policy import AutospecPolicy
 from paceline.autospec.store import ALL, DrafterStore
@@ -22,7 +30,7 @@ COMES_AFTER = (ChangeOrigin.DRIFT, ChangeOrigin.WEIGHTS)
 
 @dataclass(frozen=True, slots=True)
 class WeightsCase:
-    """A cohort whose corpus is over.
+    """A cohort whose corpus is over, or that can have none.
 
     fallen   its AL before the fall, and now, with what the corpus has won back
     corpus   what became of the corpus, in a sentence
@@ -71,7 +79,7 @@ def weights_decisions(
         )
 
 
-def weights_cases(tools: ChangeTools, now: float) -> list[WeightsCase]:
+def weights_cases(tools: ChangeTools, seen: Sequence[SeenCohort], now: float) -> list[WeightsCase]:
     """Return the cohorts whose weights are next: a corpus for their fall is over, still decides
     what serves them, and no training came after it. Raises InvalidRequest for traces that cannot be
     read."""
@@ -82,10 +90,34 @@ def weights_cases(tools: ChangeTools, now: float) -> list[WeightsCase]:
         if change.origin in COMES_AFTER:
             latest.setdefault(change.cohort, change)
     return [
-        _case(tools, change, now)
+        _case(tools, change, {each.cohort: each for each in seen}, now)
         for cohort, change in latest.items()
         if cohort not in busy and _is_next(tools, change, changes, now)
     ]
+
+
+def first_cases(
+    tools: ChangeTools, reports: Sequence[DriftReport], now: float
+) -> list[WeightsCase]:
+    """Return the cohorts whose weights are first, since what serves does not look answers up in a
+    corpus: their acceptance fell, and no training was tried for that fall. Raises InvalidRequest
+    for traces that cannot be read."""
+    changes = tools.journal.changes()
+    cases = []
+    for report in reports:
+        if report.decision is not DriftDecision.RETRAIN:
+            continue
+        tried = {
+            change.cohort
+            for change in changes
+            if change.ended is None
+            or (change.origin is ChangeOrigin.WEIGHTS and change.ended >= report.start)
+        }
+        for fallen in report.fallen:
+            if fallen.label not in tried and _serving(tools.store, fallen.label) is not None:
+                missing, source = _needs_that_pay(tools, fallen, now)
+                cases.append(WeightsCase(fallen, NO_LOOK_UPS, report.start, missing, source))
+    return cases
 
 
 def weights_trainings(changes: Sequence[ChangeRecord]) -> list[LedgerEntry]:
@@ -119,14 +151,16 @@ def _is_next(
     return _serving(tools.store, change.cohort) in expected
 
 
-def _case(tools: ChangeTools, change: ChangeRecord, now: float) -> WeightsCase:
+def _case(
+    tools: ChangeTools, change: ChangeRecord, seen: Mapping[str, SeenCohort], now: float
+) -> WeightsCase:
     fall, ended = change.progress.fall, change.ended
     assert fall is not None and ended is not None, "_is_next has looked"
     missing, al = [], fall.now
     corpus = f"Its corpus {change.version} was given up: {change.reason}."
     if _is_live(change):
         corpus = f"Its corpus {change.version} is live."
-        measured = _measured(tools, change, now)
+        measured = _measured(tools, change, seen, now)
         if measured is not None:
             al = measured
         elif change.progress.gain is not None:
@@ -134,24 +168,34 @@ def _case(tools: ChangeTools, change: ChangeRecord, now: float) -> WeightsCase:
         else:
             missing.append(f"Nobody measured what {change.version} has won back.")
     fallen = FallenCohort(change.cohort, fall.share, al, fall.before)
-    source = ""
-    if retrain_worth([fallen], tools.policy.retrain).pays:
-        lacks, source = _needs(tools, change, now)
-        missing += lacks
-    return WeightsCase(fallen, corpus, ended, tuple(missing), source)
+    lacks, source = _needs_that_pay(tools, fallen, now)
+    return WeightsCase(fallen, corpus, ended, (*missing, *lacks), source)
 
 
-def _measured(tools: ChangeTools, change: ChangeRecord, now: float) -> float | None:
-    """Return the AL of a cohort's requests of the last day, since its corpus went live; None for
-    fewer than the policy judges by."""
-    assert change.ended is not None
-    drift, version = tools.policy.drift, _serving(tools.store, change.cohort)
-    since = max(change.ended, now - drift.day_seconds)
-    requests, al = tools.traces.drafted(change.cohort, version or "", since, now)
-    return al if requests >= drift.least_requests else None
+def _measured(
+    tools: ChangeTools, change: ChangeRecord, seen: Mapping[str, SeenCohort], now: float
+) -> float | None:
+    """Return a cohort's AL of the last day; None until its corpus has been live for a day, and
+    where there are too few requests to judge by."""
+    drift, there = tools.policy.drift, seen.get(change.cohort)
+    assert change.ended is not None, "it is live"
+    if there is None or now - change.ended < drift.day_seconds:
+        return None
+    return there.al if there.requests >= drift.least_requests else None
 
 
-def _needs(tools: ChangeTools, change: ChangeRecord, now: float) -> tuple[list[str], str]:
+def _needs_that_pay(
+    tools: ChangeTools, fallen: FallenCohort, now: float
+) -> tuple[tuple[str, ...], str]:
+    """Return what a training lacks and what it learns from, as _needs(); nothing where it does not
+    pay anyway."""
+    if not retrain_worth([fallen], tools.policy.retrain).pays:
+        return (), ""
+    missing, source = _needs(tools, fallen.label, now)
+    return tuple(missing), source
+
+
+def _needs(tools: ChangeTools, cohort: str, now: float) -> tuple[list[str], str]:
     """Return what a training lacks, in sentences, and what it learns from besides answers."""
     policy = tools.policy.training
     if policy.template is None:
@@ -159,13 +203,15 @@ def _needs(tools: ChangeTools, change: ChangeRecord, now: float) -> tuple[list[s
     if tools.trainer.model is None:
         return ["Not trained: there is no --model to train for."], ""
     missing, synthetic = [], None
-    version = tools.store.version(_serving(tools.store, change.cohort) or change.replaces)
+    name = _serving(tools.store, cohort)
+    assert name is not None, "those that nothing serves are no case"
+    version = tools.store.version(name)
     try:
         network_of(version, tools.store.folders(version), policy.init)
-        synthetic = synthetic_set(policy, change.cohort)
+        synthetic = synthetic_set(policy, cohort)
     except InvalidRequest as error:
         missing.append(f"Not trained: {error}.")
-    answers = tools.traces.consented(change.cohort, now - policy.days * DAY, now)
+    answers = tools.traces.consented(cohort, now - policy.days * DAY, now)
     if answers >= policy.least_answers:
         return missing, ""
     none = "no consented answers" if not answers else "too few consented answers"
