@@ -14,10 +14,12 @@ from rich.console import Console
 
 from paceline.autospec.canary import CanaryState
 from paceline.autospec.canary.state import CanaryStepSums
+from paceline.autospec.jobs.template import JobTemplate, fill
 from paceline.autospec.loop import ChangeRecord, ChangeStage
 from paceline.autospec.loop.journal import ChangeOrigin, ChangeProgress
 from paceline.autospec.policy import AutospecPolicy
-from paceline.cli.demo_autospec import DAY_SECONDS, POLICY
+from paceline.cli import parse
+from paceline.cli.demo_autospec import DAY_SECONDS, AutospecStory
 from paceline.cli.demo_report import ShopPeriods, report
 from paceline.cli.demo_traffic import AFTER, BEFORE, ShopAnswer, answer_to
 
@@ -38,10 +40,21 @@ def test_the_app_changes_its_language_and_its_form() -> None:
     assert len(set(asked)) > 390 and not any("{" in text for text in asked)
 
 
-def test_the_policy_is_one(tmp_path: Path) -> None:
-    (tmp_path / "policy.yaml").write_text(POLICY, "utf-8")
-    policy = AutospecPolicy.from_yaml(tmp_path / "policy.yaml")
+@pytest.mark.parametrize("weights", [False, True])
+def test_the_policy_and_its_job_are_such_that_autospec_takes_them(
+    tmp_path: Path, weights: bool
+) -> None:
+    story = AutospecStory(Console(), tmp_path, 1.0, weights)
+    policy = AutospecPolicy.from_yaml(story.write_policy())
     assert policy.drift.day_seconds == DAY_SECONDS and policy.canary.steps[-1] == 100
+    if not weights:
+        assert policy.training.template is None
+        return
+    assert policy.training.init is not None and Path(policy.training.init, "config.json").is_file()
+    job, init = JobTemplate.load(policy.training.template or ""), policy.training.init
+    values = {"model": "m", "data": "set", "init": init, "out": "run", "python": "python"}
+    command: Any = parse(fill(job.command, values)[3:])
+    assert (command.model, command.sets, command.out) == ("m", ("set",), "run")
 
 
 @pytest.mark.parametrize("fault", ["status", "connection", "off", ""])
@@ -107,23 +120,40 @@ def test_a_good_day_ends_well_and_says_how() -> None:
     assert "9 texts were asked again with speculation off: the same, by token" in text
 
 
+def weights(stage: ChangeStage, began: float) -> ChangeRecord:
+    made = change("auto-2", stage, began)
+    return replace(made, origin=ChangeOrigin.WEIGHTS, cohort="m|shop|en|none", ended=began + 20)
+
+
+@pytest.mark.parametrize("began", [RECOVERED + 20, RECOVERED - 25])
 @pytest.mark.parametrize(
     ("with_both", "code", "said"),
     [
-        (6.5, 0, "English: AL 6.00 before, 5.50 with its corpus, 6.50 with corpus and weights"),
+        (6.5, 0, "m|shop|en|none: AL 6.00 before"),
+        (6.5, 0, "6.50 with corpus and weights (more than before is the bar)"),
         (5.9, 1, "5.90 with corpus and weights (more than before is the bar)"),
-        (None, 1, "no weights went live"),
     ],
 )
-def test_weights_must_pass_what_was_before(with_both: float | None, code: int, said: str) -> None:
-    console, found = Console(record=True, width=120), answers(6.0, 2.0, 5.5)
-    times = {"trained": RECOVERED + 40, "passed": RECOVERED + 50}
-    if with_both is None:
-        times["passed"] = 0.0
-    else:
-        accepted = round(10 * (with_both - 1))
-        found.append(replace(found[0], time=RECOVERED + 55, accepted=accepted))
-    assert judged(console, found, **times) == code
+def test_weights_must_pass_what_was_before(
+    with_both: float, code: int, said: str, began: float
+) -> None:
+    console, found = Console(record=True, width=160), answers(6.0, 2.0, 5.5)
+    found[2] = replace(found[2], time=RECOVERED + 10)
+    found.append(replace(found[0], time=RECOVERED + 55, accepted=round(10 * (with_both - 1))))
+    if began < RECOVERED:
+        del found[2]
+    both = [weights(ChangeStage.LIVE, began), change("auto-1", ChangeStage.LIVE, TRIED)]
+    assert judged(console, found, changes=both, weights=True) == code
+    assert said in " ".join(console.export_text().split())
+
+
+@pytest.mark.parametrize("stopped", [True, False])
+def test_weights_that_were_wanted_and_are_not_there_are_told(stopped: bool) -> None:
+    console, changes = Console(record=True, width=160), [change("auto-1", ChangeStage.LIVE, TRIED)]
+    if stopped:
+        changes.insert(0, weights(ChangeStage.STOPPED, RECOVERED + 20))
+    assert judged(console, answers(6.0, 2.0, 5.5), changes=changes, weights=True) == 1
+    said = "no weights went live: tokens per round" if stopped else "no weights were trained"
     assert said in " ".join(console.export_text().split())
 
 

@@ -67,8 +67,7 @@ class DriftPolicy(Document):
     days: Annotated[int, Between(1, 7)] = about("days in a row that must show the fall", 3)
     covered: Share = about("share of the cohort's usual hours that those days must cover", 0.8)
     least_requests: Count = about(
-        "requests of the cohort in those days; fewer do not say what a corpus has won back either",
-        60,
+        "requests of the cohort in those days; fewer do not say either what a corpus won back", 60
     )
     false_alarm_days: Annotated[float, Between(1)] = about(
         "mean days between false alarms of a cohort's CUSUM", 3650.0

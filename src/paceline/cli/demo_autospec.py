@@ -170,7 +170,7 @@ class AutospecStory:
         store = ("--store", f"{self.store}")
         self._run("drafters", "add", "base", f"suffix,corpus={corpus / 'v1'}", *store)
         self._run("drafters", "promote", "base", "--to", "live", *store, "--server", server.url)
-        policy = self._write_policy()
+        policy = self.write_policy()
         words = (
             "autospec", "run", f"{self.store}", "--traces", f"{self.traces}", "--server",
             server.url, "--model", MODEL, "--policy", f"{policy}", "--every", "5",
@@ -258,7 +258,7 @@ class AutospecStory:
             rows = status_json(store)["cohorts"]
         return any(row.get("usual") and f"|{APP}|en|" in row["cohort"] for row in rows)
 
-    def _write_policy(self) -> Path:
+    def write_policy(self) -> Path:
         """Write the policy of a short day. Training begins from the shipped drafter."""
         path, training = self.folder / "policy.yaml", NO_WEIGHTS
         if self.weights:

@@ -137,8 +137,8 @@ class SynthJob:
         hours: float | None = None,
         progress: ShowRun | None = None,
     ) -> Collector:
-        """Make the set in `out`, or go on with it. After so many `hours` no new prompt is begun, and
-        the set is as large as it is then.
+        """Make the set in `out`, or go on with it. After so many `hours` no new prompt is begun,
+        and the set is as large as it is then.
 
         Raises InvalidRequest for a folder that holds something else, CannotWrite, and errors of the
         answerer.

@@ -138,8 +138,31 @@ def test_where_an_engine_looks_nothing_up_a_fall_is_trained_for_once(world: Worl
     settle(world)
     (tried,) = world.loop.journal.changes()
     assert tried.stage is ChangeStage.STOPPED and "a gain of 0.0%" in tried.reason
-    (within,) = [d for d in world.loop.decided() if d.kind == "within"]
-    assert within.action is LoopAction.NOTHING and "No corpus" in within.why_not[0]
+    assert not any(found.action.begins_change for found in world.loop.decided())
+
+
+def test_a_training_that_could_not_begin_is_tried_again_when_there_are_answers(
+    world: World,
+) -> None:
+    world.serving.corpora = False
+    world.history(shop=0.2)
+    same = {"scope": SHARED, "prompt_ids": [1, 2, 3], "output_ids": [4, 5, 6]}
+    until = world.now + 14 * DAY
+    world.write([world.request(SHOP, world.now - HOUR, 2.4, "base", expires=until, **same)
+                 for _ in range(120)])  # fmt: skip
+    world.al = {"base/shop": 2.4, "auto-2": 3.1}
+    world.scores = {"base": 2.4, "auto-2": 3.1}
+    settle(world)
+    (stopped,) = world.loop.journal.changes()
+    assert stopped.stage is ChangeStage.STOPPED and "alike 119" in stopped.reason
+    world.answers()
+    settle(world)
+    assert len(world.loop.journal.changes()) == 1, "not before retry_hours"
+    for _ in range(25):
+        world.now += HOUR
+        world.traffic(20)
+    settle(world)
+    assert world.store.live()[SHOP] == "auto-2"
 
 
 def test_what_users_were_told_is_gone_when_the_job_is_over(world: World) -> None:

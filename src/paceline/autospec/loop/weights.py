@@ -15,7 +15,7 @@ from paceline.autospec.drift import (
 )
 from paceline.autospec.drift.worth import objections, retrain_worth
 from paceline.autospec.loop.change import ChangeTools
-from paceline.autospec.loop.decide import NO_LOOK_UPS, LoopAction, LoopDecision
+from paceline.autospec.loop.decide import HOUR, NO_LOOK_UPS, LoopAction, LoopDecision
 from paceline.autospec.loop.journal import ChangeOrigin, ChangeRecord, ChangeStage
 from paceline.autospec.loop.seen import SeenCohort
 from paceline.autospec.loop.training import network_of, synthetic_set
@@ -102,22 +102,28 @@ def first_cases(
     """Return the cohorts whose weights are first, since what serves does not look answers up in a
     corpus: their acceptance fell, and no training was tried for that fall. Raises InvalidRequest
     for traces that cannot be read."""
-    changes = tools.journal.changes()
-    cases = []
+    changes, cases = tools.journal.changes(), []
     for report in reports:
         if report.decision is not DriftDecision.RETRAIN:
             continue
-        tried = {
-            change.cohort
-            for change in changes
-            if change.ended is None
-            or (change.origin is ChangeOrigin.WEIGHTS and change.ended >= report.start)
-        }
+        tried = {change.cohort for change in changes if _is_tried(tools, change, report.start, now)}
         for fallen in report.fallen:
             if fallen.label not in tried and _serving(tools.store, fallen.label) is not None:
                 missing, source = _needs_that_pay(tools, fallen, now)
                 cases.append(WeightsCase(fallen, NO_LOOK_UPS, report.start, missing, source))
     return cases
+
+
+def _is_tried(tools: ChangeTools, change: ChangeRecord, start: float, now: float) -> bool:
+    """Return whether a change is under way, or was the training for a fall since `start`. One that
+    could not begin, as with too few different answers, counts for as long as a corpus that was
+    given up."""
+    if change.ended is None:
+        return True
+    if change.origin is not ChangeOrigin.WEIGHTS or change.ended < start:
+        return False
+    has_begun = change.progress.job is not None
+    return has_begun or now - change.ended < tools.policy.corpus.retry_hours * HOUR
 
 
 def weights_trainings(changes: Sequence[ChangeRecord]) -> list[LedgerEntry]:
