@@ -386,10 +386,17 @@ def serving(engine: FakeEngine) -> Iterator[str]:
         yield url
 
 
+class ManyConnections(ThreadingHTTPServer):
+    """Has room for the connections that a client opens at once: Python's five are fewer than an
+    audit's eight, and one that finds no room waits for seconds."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+
 @contextmanager
 def listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
+    server = ManyConnections(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=lambda: server.serve_forever(poll_interval=0.02))
     thread.start()
     try:
