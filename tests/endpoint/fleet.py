@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 import pytest
@@ -153,15 +153,37 @@ class Asker:
             )
 
 
-class Load:
+class AskingThreads:
+    """Threads that ask until the end of a `with` block: each runs `_ask` with its number, which
+    looks at `_ended` before each request."""
+
+    def __init__(self, threads: int) -> None:
+        self._ended = threading.Event()
+        self._threads = [threading.Thread(target=self._ask, args=(n,)) for n in range(threads)]
+
+    def _ask(self, number: int) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+
+
+class Load(AskingThreads):
     """Requests from several threads until it ends; `statuses` and `drafters` count the answers."""
 
     def __init__(self, listen: str, threads: int = 4, **fields: Any) -> None:
+        super().__init__(threads)
         self.statuses: Counter[str] = Counter()
         self.drafters: Counter[str] = Counter()
         self.texts: set[str] = set()
-        self._listen, self._fields, self._ended = listen, fields, threading.Event()
-        self._threads = [threading.Thread(target=self._ask, args=(n,)) for n in range(threads)]
+        self._listen, self._fields = listen, fields
 
     def _ask(self, number: int) -> None:
         with httpx.Client(base_url=f"http://{self._listen}", trust_env=False, timeout=60) as http:
@@ -179,16 +201,6 @@ class Load:
                 self.drafters[answer.headers.get(DRAFTER_HEADER, "")] += 1
                 if answer.status_code == 200:
                     self.texts.add(answer.json()["choices"][0]["message"]["content"])
-
-    def __enter__(self) -> Load:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        for thread in self._threads:
-            thread.join()
 
 
 def is_gone(pid: int) -> bool:

@@ -9,7 +9,6 @@ import random
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +31,7 @@ from paceline.engines import connect
 from paceline.engines.audit.budget import Budget, Meter
 from paceline.engines.audit.checks.texts import JudgedText, judge
 from paceline.engines.audit.reference import Reference
-from tests.endpoint.fleet import comes_true
+from tests.endpoint.fleet import AskingThreads, comes_true
 from tests.engines.first_generation import QUESTIONS, SUBJECTS, TARGET, first_generation
 from tests.engines.served import VLLM_DTYPE
 
@@ -67,18 +66,18 @@ def about_subjects(draw: random.Random) -> Messages:
     return [{"role": "user", "content": question}]
 
 
-class Traffic:
+class Traffic(AskingThreads):
     """Asks again and again, in sessions, from two threads, and keeps every answer. `asked` makes
     the messages of a request, and may be another one at any time."""
 
     def __init__(
         self, listen: str, asked: Callable[[random.Random], Messages] = about_subjects
     ) -> None:
+        super().__init__(threads=2)
         self.answers: list[Answered] = []
         self.failures: list[str] = []
         self.asked = asked
-        self._url, self._ended = f"http://{listen}/v1/chat/completions", threading.Event()
-        self._threads = [threading.Thread(target=self._ask, args=(n,)) for n in range(2)]
+        self._url = f"http://{listen}/v1/chat/completions"
 
     def _ask(self, number: int) -> None:
         draw = random.Random(number)
@@ -102,16 +101,6 @@ class Traffic:
                 drafter = answer.headers[DRAFTER_HEADER]
                 question = messages[-1]["content"]
                 self.answers.append(Answered(session, drafter, prompt, ids, question))
-
-    def __enter__(self) -> Traffic:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        for thread in self._threads:
-            thread.join()
 
 
 def write_endpoint(folder: Path, consenting: Sequence[str] = ()) -> Path:

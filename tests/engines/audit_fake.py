@@ -14,10 +14,12 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import numpy as np
+
+from tests.engines.listening import listening
 
 VOCAB, ROWS, TOP = 64, 1 << 14, 20
 DRAFT = 4
@@ -384,24 +386,3 @@ def serving(engine: FakeEngine) -> Iterator[str]:
     """Serve on a free loopback port; gives the URL."""
     with listening(_handler(engine)) as url:
         yield url
-
-
-class ManyConnections(ThreadingHTTPServer):
-    """Has room for the connections that a client opens at once: Python's five are fewer than an
-    audit's eight, and one that finds no room waits for seconds."""
-
-    daemon_threads = True
-    request_queue_size = 128
-
-
-@contextmanager
-def listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    server = ManyConnections(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=lambda: server.serve_forever(poll_interval=0.02))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from tests.engines.audit_fake import listening
+from tests.engines.listening import listening
 
 Json = dict[str, Any]
 Post = Callable[[Json], list[Json]]  # a streamed request to the server -> its events

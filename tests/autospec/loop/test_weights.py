@@ -146,23 +146,35 @@ def test_a_training_that_could_not_begin_is_tried_again_when_there_are_answers(
 ) -> None:
     world.serving.corpora = False
     world.history(shop=0.2)
+    try_twice(world, "auto-2")
+
+
+def test_a_training_behind_a_corpus_that_could_not_begin_is_tried_again_too(world: World) -> None:
+    given_up_corpus(world)
+    try_twice(world, "auto-3")
+
+
+def try_twice(world: World, live: str) -> None:
+    """Have a training not begin, since all answers are alike, and begin later: `live` is its
+    version then."""
     same = {"scope": SHARED, "prompt_ids": [1, 2, 3], "output_ids": [4, 5, 6]}
     until = world.now + 14 * DAY
     world.write([world.request(SHOP, world.now - HOUR, 2.4, "base", expires=until, **same)
                  for _ in range(120)])  # fmt: skip
-    world.al = {"base/shop": 2.4, "auto-2": 3.1}
-    world.scores = {"base": 2.4, "auto-2": 3.1}
+    world.al = {"base/shop": 2.4, live: 3.1}
+    world.scores = {"base": 2.4, live: 3.1}
     settle(world)
-    (stopped,) = world.loop.journal.changes()
+    stopped = world.loop.journal.changes()[0]
     assert stopped.stage is ChangeStage.STOPPED and "alike 119" in stopped.reason
+    count = len(world.loop.journal.changes())
     world.answers()
     settle(world)
-    assert len(world.loop.journal.changes()) == 1, "not before retry_hours"
+    assert len(world.loop.journal.changes()) == count, "not before retry_hours"
     for _ in range(25):
         world.now += HOUR
         world.traffic(20)
     settle(world)
-    assert world.store.live()[SHOP] == "auto-2"
+    assert world.store.live()[SHOP] == live
 
 
 def test_what_users_were_told_is_gone_when_the_job_is_over(world: World) -> None:

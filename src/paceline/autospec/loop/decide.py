@@ -71,12 +71,12 @@ class Situation:
     cohort is live for.
 
     takes_corpora  whether what serves looks answers up in a corpus
-    reports   what drift says
-    live      the live version of each cohort that has one
-    changing  the version that is under way for a cohort
-    failed    when a corpus of a cohort was last given up
-    pushed    versions that somebody promoted to canary, with their cohort
-    expiring  when the corpus of a cohort's live version expires, where it is time to renew it
+    reports        what drift says
+    live           the live version of each cohort that has one
+    changing       the version that is under way for a cohort
+    failed         when a corpus of a cohort was last given up
+    pushed         versions that somebody promoted to canary, with their cohort
+    expiring       when the corpus of a cohort's live version expires, where it is time to renew it
     """
 
     now: float

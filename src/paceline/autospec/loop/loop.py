@@ -132,9 +132,10 @@ class Autospec:
         """Return what follows from reports, those that begin a change first, and how requests are
         shared out."""
         now, takes_corpora = self.clock(), self.serving.takes_corpora()
-        cases = weights_cases(self._tools, seen, now)
-        if not takes_corpora:
-            cases += first_cases(self._tools, reports, now)
+        if takes_corpora:
+            cases = weights_cases(self._tools, seen, now)
+        else:
+            cases = first_cases(self._tools, reports, now)
         ledger = self.calendar.stretched(weights_trainings(self.journal.changes()))
         weights = weights_decisions(cases, ledger, now * self.calendar.stretch, self.policy)
         decisions = [*decide(self._situation(reports, takes_corpora), self.policy), *weights]

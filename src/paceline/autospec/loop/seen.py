@@ -1,5 +1,5 @@
-"""What the last turn of the loop saw of each cohort: kept for people. Weights are decided by the
-`al` of the same turn."""
+"""What a turn of the loop saw of each cohort. The store keeps it for people to read, and the turn
+itself decides about weights by `al`."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def weights_cases(tools: ChangeTools, seen: Sequence[SeenCohort], now: float) ->
     busy = {change.cohort for change in changes if change.ended is None}
     latest: dict[str, ChangeRecord] = {}
     for change in changes:  # the newest first
-        if change.origin in COMES_AFTER:
+        if change.origin in COMES_AFTER and not _may_try_again(tools, change, now):
             latest.setdefault(change.cohort, change)
     return [
         _case(tools, change, {each.cohort: each for each in seen}, now)
@@ -115,15 +115,20 @@ def first_cases(
 
 
 def _is_tried(tools: ChangeTools, change: ChangeRecord, start: float, now: float) -> bool:
-    """Return whether a change is under way, or was the training for a fall since `start`. One that
-    could not begin, as with too few different answers, counts for as long as a corpus that was
-    given up."""
+    """Return whether a change is under way, or was the training for a fall since `start`."""
     if change.ended is None:
         return True
-    if change.origin is not ChangeOrigin.WEIGHTS or change.ended < start:
+    is_training = change.origin is ChangeOrigin.WEIGHTS and change.ended >= start
+    return is_training and not _may_try_again(tools, change, now)
+
+
+def _may_try_again(tools: ChangeTools, change: ChangeRecord, now: float) -> bool:
+    """Return whether a change was a training that could not begin, as with too few different
+    answers, and that ended as long ago as a corpus must have that is built again."""
+    if change.origin is not ChangeOrigin.WEIGHTS or change.ended is None:
         return False
     has_begun = change.progress.job is not None
-    return has_begun or now - change.ended < tools.policy.corpus.retry_hours * HOUR
+    return not has_begun and now - change.ended >= tools.policy.corpus.retry_hours * HOUR
 
 
 def weights_trainings(changes: Sequence[ChangeRecord]) -> list[LedgerEntry]:
