@@ -58,6 +58,18 @@ def test_winding_shows_what_had_arrived_by_then(url: str, open_page: Open) -> No
     assert "Speculation was done after" in page.inner_text(".result")
 
 
+def test_nothing_can_be_played_before_the_first_run_is_there(url: str, open_page: Open) -> None:
+    page = open_page(url + "/", reduced_motion="reduce")
+    held: list[Any] = []
+    page.route("**/ui/timing", lambda route: held.append(route))
+    with page.expect_request("**/ui/timing"):
+        page.goto(f"{url}/{SLOW}")
+    assert page.is_disabled("#timing-play")
+    held.pop().continue_()
+    page.wait_for_selector("#timing-play:enabled")
+    assert tokens(page) == [200, 200]
+
+
 def test_it_plays_at_the_pace_of_the_clock(url: str, open_page: Open) -> None:
     page = open_page(url + "/", reduced_motion="reduce")
     page.clock.install(time=0)
@@ -186,14 +198,12 @@ def test_a_recorded_run_is_played_as_it_was(url: str, open_page: Open) -> None:
     page.fill("#timing-recorded", json.dumps(run))
     page.click("text=Play it")
     page.wait_for_selector("text=Playing a recorded run")
-    seek(page, 64)
-    assert tokens(page) == [2, 4]
+    assert wound(page, 64) == [2, 4]
     last = page.inner_text(".speculative dl > div:last-child").split("\n")
     assert sorted(last) == ["3.00", "tokens per burst"]  # nobody knows what was drafted
     page.click("text=Use the fields instead")
     page.wait_for_selector(".given", state="hidden")
-    seek(page, 601)
-    assert tokens(page)[0] == 51
+    assert wound(page, 601)[0] == 51
 
 
 def test_a_recorded_bench_is_played_run_by_run(url: str, open_page: Open) -> None:

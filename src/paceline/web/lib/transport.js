@@ -24,7 +24,7 @@ export class Transport {
   constructor(name, clock, { raceChanged, marksChanged }) {
     this.#clock = clock;
     this.#play = h("button", {
-      type: "button", class: "primary play", id: `${name}-play`,
+      type: "button", class: "primary play", id: `${name}-play`, disabled: true,
       on: { click: () => this.toggle() },
     }, "▶ Play");
     this.#seek = h("input", {
