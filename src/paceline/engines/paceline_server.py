@@ -7,7 +7,13 @@ from dataclasses import replace
 
 from paceline.engines.answers import AnsweredRound, EngineAnswer, EngineAsk, Json
 from paceline.engines.client import EngineClient
-from paceline.engines.kind import Capabilities, EngineDescription, EngineLaunch, LaunchPlan
+from paceline.engines.kind import (
+    Capabilities,
+    EngineDescription,
+    EngineLaunch,
+    EngineTraits,
+    LaunchPlan,
+)
 from paceline.engines.lines import engine_words, optional, refuse_extra, refuse_table, told
 from paceline.engines.metrics import VLLM_NAMES, EngineMetrics, read_prometheus
 from paceline.engines.openai_stream import openai_request, take_openai
@@ -30,7 +36,9 @@ class PacelineServer:
     """Launches, asks and reads our own server; see EngineKind."""
 
     name = "paceline"
-    takes_corpora = True
+    traits = EngineTraits(
+        takes_corpora=True, promises_text=True, scores_texts=True, reads_training=True
+    )
 
     def launch(self, plan: LaunchPlan) -> EngineLaunch:
         refuse_extra(plan, OURS)

@@ -9,7 +9,13 @@ from typing import Any
 
 from paceline.engines.answers import EngineAnswer, EngineAsk, Json, LogprobsById
 from paceline.engines.client import EngineClient
-from paceline.engines.kind import Capabilities, EngineDescription, EngineLaunch, LaunchPlan
+from paceline.engines.kind import (
+    Capabilities,
+    EngineDescription,
+    EngineLaunch,
+    EngineTraits,
+    LaunchPlan,
+)
 from paceline.engines.known_faults import check_faults
 from paceline.engines.lines import engine_words, optional, refuse_extra, refuse_table, told
 from paceline.engines.metrics import EngineMetrics, MetricNames, read_prometheus
@@ -63,7 +69,7 @@ class Sglang:
     """
 
     name = "sglang"
-    takes_corpora = False
+    traits = EngineTraits()
 
     def launch(self, plan: LaunchPlan) -> EngineLaunch:
         refuse_extra(plan, OURS)

@@ -8,7 +8,13 @@ import re
 from paceline.core import InvalidRequest
 from paceline.engines.answers import EngineAnswer, EngineAsk, Json
 from paceline.engines.client import EngineClient, EngineRefused
-from paceline.engines.kind import Capabilities, EngineDescription, EngineLaunch, LaunchPlan
+from paceline.engines.kind import (
+    Capabilities,
+    EngineDescription,
+    EngineLaunch,
+    EngineTraits,
+    LaunchPlan,
+)
 from paceline.engines.known_faults import check_faults
 from paceline.engines.lines import engine_words, optional, refuse_extra, told
 from paceline.engines.metrics import VLLM_NAMES, EngineMetrics, read_prometheus
@@ -45,7 +51,7 @@ class Vllm:
     """Launches, asks and reads vLLM; see EngineKind."""
 
     name = "vllm"
-    takes_corpora = False
+    traits = EngineTraits(scores_texts=True)
 
     def launch(self, plan: LaunchPlan) -> EngineLaunch:
         refuse_extra(plan, OURS)

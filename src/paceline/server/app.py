@@ -24,11 +24,13 @@ from paceline.server.messages_api.objects import MessagesError
 from paceline.server.messages_api.routes import add_messages
 from paceline.server.metrics import CONTENT_TYPE
 from paceline.server.protocol import ChatRequest, CompletionRequest
-from paceline.server.responses import GENERATION, AnswerChunk, ServedModel, refusals
+from paceline.server.responses import AnswerChunk, ServedModel
 from paceline.server.responses_api import routes as responses_routes
 from paceline.server.responses_api.routes import ResponsesApi
+from paceline.server.round_bodies import RequestRounds
 from paceline.server.serving import Serving
 from paceline.server.settings import ServerSettings
+from paceline.server.statuses import GENERATION, refusals
 from paceline.server.this_server import ThisServer
 from paceline.server.tokenising import DetokenizeRequest, TokenizeRequest
 from paceline.server.tracing import tracing_to
@@ -137,7 +139,7 @@ def _add_lookups(app: FastAPI, serving: Serving, kept: ResponsesApi, key: list[D
 
     @routes.get(
         "/v1/requests/{id}/rounds",
-        response_model=responses.RequestRounds,
+        response_model=RequestRounds,
         responses=refusals(401, 404),
     )
     async def rounds(id: str, http: Request) -> Response:

@@ -22,8 +22,8 @@ from paceline.engine.routes import Routes
 from paceline.engine.versions import DrafterInUse, LoadedDrafter, UnknownDrafter
 from paceline.server.bodies import body_route, read_object, too_much
 from paceline.server.errors import ApiError, invalid
-from paceline.server.responses import refusals
 from paceline.server.serving import Serving
+from paceline.server.statuses import refusals
 
 D = TypeVar("D", bound=Document)
 PATH = "/v1/drafters"

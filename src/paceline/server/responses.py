@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from inspect import get_annotations
-from typing import Any, Literal, NotRequired, TypeVar
+from typing import Literal, NotRequired, TypeVar
 
 from pydantic_core import to_json
 from typing_extensions import TypedDict
 
-from paceline.core import CutReason, TokenKind
-from paceline.server.errors import ErrorResponse
+from paceline.server.round_bodies import ShownRound
 
 Body = TypeVar("Body")
 
@@ -143,83 +142,6 @@ class AssistantMessage(TypedDict):
     tool_calls: NotRequired[list[CallMade]]
 
 
-class RoundToken(TypedDict):
-    id: int
-    text: str
-
-
-class CommittedToken(RoundToken):
-    kind: TokenKind
-
-
-class StreamFacts(TypedDict):
-    request: str
-    cohort: str
-    drafter: str | None
-    version: str | None
-    rule: str
-    temperature: float
-    grammar: bool
-
-
-class RoundFacts(TypedDict):
-    part: str | None
-    position: int
-    proposed: int
-    verified: int
-    accepted: int
-    forced: int
-    beside: int
-    cut_by: CutReason | None
-
-
-class ShownRound(StreamFacts, RoundFacts):
-    """One round of one stream. Counts are in tokens, `draft_ms` and `step_ms` in milliseconds, and
-    `time` in seconds since the epoch.
-
-    `part` names the part of a composed drafter that made the draft. `position` is the index of the
-    first output token that the round committed. The drafter proposed `proposed` tokens; `verified`
-    of them, and of the tokens that the grammar forced among them, got a row in the target's
-    forward, and with alternatives `beside` more; `accepted` of them were committed, without the
-    forced ones. `cut_by` says why fewer were verified than the request allows. `confidence` is the
-    drafter's own, for each proposed token. `step_requests` and `step_rows` count all requests and
-    rows of the step.
-
-    Each of `verified_tokens` had a row; at `forced_places` the grammar allowed one token only.
-    `hidden_tokens` counts drafted tokens that are not listed because they come from the text of
-    other requests.
-    """
-
-    time: float
-    confidence: Sequence[float] | None
-    step_requests: int
-    step_rows: int
-    draft_ms: float
-    step_ms: float
-    drafted_tokens: list[RoundToken]
-    hidden_tokens: int
-    verified_tokens: list[RoundToken]
-    forced_places: Sequence[int]
-    committed_tokens: list[CommittedToken]
-
-
-class ExplainedChoice(TypedDict):
-    index: int
-    finish_reason: str | None
-    rounds: list[ShownRound]
-    rounds_left_out: int
-
-
-class RequestRounds(TypedDict):
-    """The rounds of every choice of one request."""
-
-    id: str
-    object: Literal["request.rounds"]
-    created: int
-    model: str
-    choices: list[ExplainedChoice]
-
-
 Finish = Literal["stop", "length", "tool_calls"]
 
 
@@ -348,59 +270,3 @@ class Health(TypedDict):
 
 class Version(TypedDict):
     version: str
-
-
-Statuses = dict[int | str, dict[str, Any]]  # as FastAPI takes them
-
-
-def refusals(*statuses: int, model: type = ErrorResponse) -> Statuses:
-    """Return the OpenAPI entries of error statuses, whose bodies are a `model`.
-
-    They name its schema, which whoever writes the document adds: FastAPI would make it at the start
-    for each status of each path.
-    """
-    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
-    content = {"application/json": {"schema": schema}}
-    return {status: {"description": MEANINGS[status], "content": content} for status in statuses}
-
-
-MEANINGS = {
-    400: "A field is wrong or cannot be honoured; `param` names it.",
-    401: "The API key is missing or wrong.",
-    403: "The server has no admin key, without which nobody may do this.",
-    404: "The server has no such model, request or drafter.",
-    409: "What is used at the moment, or its memory, does not allow this.",
-    413: "The body is too long.",
-    429: "The queue is full; the header Retry-After says when to come back.",
-    500: "The engine failed.",
-    503: "The server is shutting down, or its engine has stopped, or its store of drafters fails.",
-}
-EVENT = {
-    "type": "string",
-    "description": "A chunk as JSON (schema `AnswerChunk`), or `[DONE]`.",
-    "contentMediaType": "application/json",
-    "contentSchema": {"$ref": "#/components/schemas/AnswerChunk"},
-}
-EVENTS = {"type": "object", "required": ["data"], "properties": {"data": EVENT}}
-EVENT_STREAM = {
-    "description": "The answer; with `stream`, server-sent events that end with `[DONE]`.",
-    "content": {"text/event-stream": {"itemSchema": EVENTS}},
-}
-GENERATION_STATUSES = (400, 401, 404, 413, 429, 500, 503)
-GENERATION: Statuses = {200: EVENT_STREAM, **refusals(*GENERATION_STATUSES)}
-
-
-def named_events(numbered: bool = False) -> Statuses:
-    """Return the OpenAPI entry of a stream whose events have a `type`, and perhaps a number."""
-    required = ["type", "sequence_number"] if numbered else ["type"]
-    body = {
-        "type": "object",
-        "required": required,
-        "properties": {"type": {"type": "string"}, "sequence_number": {"type": "integer"}},
-    }
-    data = {"type": "string", "contentMediaType": "application/json", "contentSchema": body}
-    fields = {"event": {"type": "string"}, "data": data}
-    events = {"type": "object", "required": ["event", "data"], "properties": fields}
-    description = "The answer; with `stream`, server-sent events named by their `type`."
-    content = {"text/event-stream": {"itemSchema": events}}
-    return {200: {"description": description, "content": content}}

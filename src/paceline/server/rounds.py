@@ -12,14 +12,13 @@ from paceline.core import FinishReason, OutputDelta
 from paceline.core.rounds import acceptance_length
 from paceline.server.errors import ApiError
 from paceline.server.page_answers import RecentRequest
-from paceline.server.responses import (
+from paceline.server.responses import picked, write_json
+from paceline.server.round_bodies import (
     RequestRounds,
     RoundFacts,
     RoundToken,
     ShownRound,
     StreamFacts,
-    picked,
-    write_json,
 )
 from paceline.server.tokens import TokenTexts
 

@@ -34,7 +34,8 @@ from paceline.server.page_answers import RecentRequests, ServingFacts
 from paceline.server.prompt_size import PromptSize
 from paceline.server.prompts import PromptEncoder
 from paceline.server.protocol import ChatRequest, CompletionRequest, RequestBody
-from paceline.server.responses import RequestRounds, write_json
+from paceline.server.responses import write_json
+from paceline.server.round_bodies import RequestRounds
 from paceline.server.rounds import RoundStore
 from paceline.server.settings import ServerSettings
 from paceline.server.shapes import ChatShape, CompletionShape, Shape

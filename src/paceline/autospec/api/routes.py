@@ -38,7 +38,8 @@ from paceline.server.bodies import body_route
 from paceline.server.drafters_api import DocumentReader
 from paceline.server.errors import ApiError
 from paceline.server.extension import ServerExtension
-from paceline.server.responses import refusals, write_json
+from paceline.server.responses import write_json
+from paceline.server.statuses import refusals
 
 PATH = "/v1/autospec"
 PROMOTE, ROLLBACK = f"{PATH}/promote", f"{PATH}/rollback"

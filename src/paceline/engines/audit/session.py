@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from paceline.bench.prompts import BenchPrompt
 from paceline.core import InvalidRequest
+from paceline.engines import KINDS
 from paceline.engines.answers import EngineAnswer, EngineAsk, Json
 from paceline.engines.audit.budget import Budget, Meter
 from paceline.engines.audit.reference import Reference, tokens_of
@@ -18,7 +19,6 @@ from paceline.engines.client import EngineClient, EngineError, EngineRefused
 # model's own.
 PLAIN = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 MOST_PROMPTS = 12
-SCORING = ("paceline", "vllm")  # engines that tell the log-probabilities of a given text
 GREEDY_TOKENS = 128
 UNKNOWN_CONTEXT = 4096  # where a server does not tell how much fits
 LEAST_TIE = 0.02  # nats: kernels of one engine differ by so much between shapes
@@ -76,9 +76,10 @@ class Session:
         """Begin an audit: turn the prompts into token ids. Raises InvalidRequest for a server that
         does not tell them, and EngineError."""
         for client in (server, *([] if reference is None else [reference])):
-            if client.kind.name not in SCORING:
+            if not client.kind.traits.scores_texts:
                 field = "url" if client is server else "reference"
-                expected = f"a server of {' or '.join(SCORING)}: only they score given texts"
+                scoring = " or ".join(k.name for k in KINDS.values() if k.traits.scores_texts)
+                expected = f"a server of {scoring}: only they score given texts"
                 raise InvalidRequest(field, client.url, expected)
         meter = Meter(budget)
         if reference is None:

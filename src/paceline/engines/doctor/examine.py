@@ -76,16 +76,16 @@ class _Patient:
     def load(
         cls, client: EngineClient, target: LoadedModel, model: str, drafter: str, options: Any
     ) -> _Patient:
-        if client.description.kind != "paceline" and "head=" not in drafter:
-            drafter += ",head=full"  # the list of frequent tokens is ours alone
+        reads_training = client.kind.traits.reads_training
+        if not reads_training and "head=" not in drafter:
+            drafter += ",head=full"
         config = EngineConfig(model=model, drafter=drafter, **options)
         parts = load_parts(config, target)
         loaded = next(iter(parts.drafters.values()))
         if not isinstance(loaded, DFlashDrafter):
             expected = "expected a folder or hub id of one"
             raise ModelError(f"drafter {drafter!r} is no DFlash drafter; {expected}")
-        # Paceline limits what a drafter sees to the context of its training; others do not.
-        window = loaded.window if client.description.kind == "paceline" else None
+        window = loaded.window if reads_training else None
         return cls(target, parts.network, loaded, config.dtype, window)
 
     def trained(self, asked: Sequence[Asked]) -> Trained:

@@ -223,7 +223,7 @@ class EngineEvaluation:
             draft_len=told.draft_len or block,
             prompts=self.source.form,
             reference=self.servers.reference,
-            promises_text=told.kind == "paceline",
+            promises_text=self.servers.engine.kind.traits.promises_text,
             missing=missing,
             broke_off=broke_off,
         )

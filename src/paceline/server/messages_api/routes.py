@@ -12,8 +12,8 @@ from paceline.server.errors import ApiError
 from paceline.server.messages_api import objects
 from paceline.server.messages_api.answer import MessageWriter
 from paceline.server.messages_api.request import MessagesRequest, TokenCountRequest
-from paceline.server.responses import GENERATION_STATUSES, named_events, refusals
 from paceline.server.serving import Serving
+from paceline.server.statuses import GENERATION_STATUSES, named_events, refusals
 
 
 def add_messages(routes: APIRouter, serving: Serving) -> None:

@@ -13,7 +13,7 @@ from paceline.core.errors import Amount, InvalidRequest
 from paceline.server.block_stream import BlockStream, event_sizes, finished, start
 from paceline.server.gate import client_of
 from paceline.server.protocol import MAX_MESSAGES
-from paceline.server.responses import GENERATION, named_events, refusals, write_json
+from paceline.server.responses import write_json
 from paceline.server.responses_api import objects
 from paceline.server.responses_api.answer import ResponseWriter
 from paceline.server.responses_api.objects import ResponseObject
@@ -21,6 +21,7 @@ from paceline.server.responses_api.request import ResponsesRequest
 from paceline.server.responses_api.store import ResponseStore
 from paceline.server.responses_api.turn import items_of, stored
 from paceline.server.serving import Serving
+from paceline.server.statuses import GENERATION, named_events, refusals
 from paceline.server.translation import Translation
 
 MOST_LISTED = 100  # items in one answer

@@ -21,7 +21,6 @@ DIFFERENT = 6  # seeds that must differ
 UNSEEDED = 2
 CHOICES = 4  # or as many as may be at once
 FIRST_SEED = 1_000
-PROMISES_SEEDS = "paceline"  # others say that equal seeds give equal texts where numerics allow it
 
 
 class SeedCheck:
@@ -61,7 +60,7 @@ class SeedCheck:
                            evidence=evidence)  # fmt: skip
         evidence["first differing token"] = min(differing) + 1
         by_draft = _rule(session) in ("token", "block")
-        promised = session.server.kind.name == PROMISES_SEEDS and not by_draft
+        promised = session.server.kind.traits.promises_text and not by_draft
         return AuditFinding(
             severity=Severity.FAILURE if promised else Severity.WARNING,
             title="equal seeds give different texts",
