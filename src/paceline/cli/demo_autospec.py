@@ -2,8 +2,8 @@
 
 Everything is a `paceline` command that a user could give, printed before it runs. Exit code 0 when
 no request failed, every text that was compared is the same with speculation off, four fifths of
-what was lost came back, and the bad drafter was stopped; with `--weights` also, when AL is higher
-than before with corpus and weights; else 1.
+what was lost came back, and the bad drafter was stopped; with `--weights` also, when weights were
+trained and tried; else 1.
 """
 
 from __future__ import annotations
@@ -217,8 +217,17 @@ class AutospecStory:
         if weights() is not None:
             self._wait(load, "training and trying", is_over, TRAINING_SECONDS)
         trained = weights()
+        if trained is not None and not trained.stage.is_over:
+            self._end_trial(load, trained.version, is_over)
+            trained = weights()
         if trained is not None and trained.id not in known:
             periods.changes.insert(0, trained)
+
+    def _end_trial(self, load: TrafficLoad, version: str, is_over: Callable[[], bool]) -> None:
+        """End a canary that has no verdict by hand: what it gains is too little to be sure of."""
+        say(self.console, "\nNo verdict: so few requests cannot tell. Somebody ends it:", "bold")
+        self._run("drafters", "retire", version, "--store", f"{self.store}")
+        self._wait(load, "ending it", is_over, LONGEST_SECONDS)
 
     def _push(self, load: TrafficLoad, periods: ShopPeriods) -> None:
         """Let somebody push a bad drafter for the cohort that autospec made one for."""
