@@ -200,7 +200,9 @@ while True:
 """
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.013, 0.05, 0.171])
+@pytest.mark.parametrize(
+    "delay", [0.0, 0.05, *(pytest.param(each, marks=pytest.mark.slow) for each in (0.013, 0.171))]
+)
 def test_a_kill_leaves_complete_files_only(tmp_path: Path, delay: float) -> None:
     child = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True

@@ -61,7 +61,9 @@ def committed(rounds: list[tuple[list[int], list[int]]]) -> list[int]:
 
 @pytest.mark.model
 @pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
-@pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.parametrize(
+    "prompt", [PROMPTS[0], *(pytest.param(each, marks=pytest.mark.slow) for each in PROMPTS[1:])]
+)
 def test_the_engine_gives_the_tokens_of_the_loop(
     loop: ModuleType, network: Network, llm: LLM, prompt: str, temperature: float
 ) -> None:

@@ -27,13 +27,21 @@ BACKENDS = [
 ]
 
 
+# Their cases are many, and the engine that they test is the same over each network.
+LONG_STREAMS = (
+    "test_grammar_streams", "test_quality", "test_streams", "test_tree_streams", "test_soak",
+    "test_lineup",
+)  # fmt: skip
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave eager requests that run alone to `make test-all` where the native network runs: eager
-    takes ten times as long, and batches go through the same code."""
+    """Leave long eager streams, and eager requests that run alone, to `make test-all` where the
+    native network runs: eager takes ten times as long, and the other tests run it too."""
     for item in items:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
         is_eager = parameters.get("make_engine") == ("torch", "float32", "cpu")
-        if NATIVE_RUNS and is_eager and parameters.get("together") == 1:
+        is_long = item.path.stem in LONG_STREAMS or parameters.get("together") == 1
+        if NATIVE_RUNS and is_eager and is_long:
             item.add_marker(pytest.mark.slow)
 
 

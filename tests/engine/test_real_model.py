@@ -27,9 +27,16 @@ def llm() -> LLM:
     return LLM("smollm2-135m", DRAFTERS, max_model_len=2048, draft_policy="fixed")
 
 
-@pytest.mark.parametrize("temperature", [pytest.param(0.0, marks=pytest.mark.slow), 1.0])
-def test_text_is_the_same_with_every_drafter(llm: LLM, temperature: float) -> None:
-    params = SamplingParams(temperature=temperature, max_tokens=80, seed=17, logprobs=2)
+@pytest.mark.parametrize(
+    ("temperature", "tokens"),
+    [
+        (1.0, 32),
+        pytest.param(1.0, 80, marks=pytest.mark.slow),
+        pytest.param(0.0, 80, marks=pytest.mark.slow),
+    ],
+)
+def test_text_is_the_same_with_every_drafter(llm: LLM, temperature: float, tokens: int) -> None:
+    params = SamplingParams(temperature=temperature, max_tokens=tokens, seed=17, logprobs=2)
     alone = [llm.chat(talk, params, "off").choices[0] for talk in TALKS]
     for name in ("auto", "ngram", "suffix", "self"):
         batch = [r.choices[0] for r in llm.chat(TALKS * 2, params, {"drafter": name})]

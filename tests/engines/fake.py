@@ -10,6 +10,7 @@ from typing import Any
 from paceline.engines.answers import EngineAnswer, EngineAsk
 from paceline.engines.client import EngineError
 from paceline.engines.kind import Capabilities, EngineDescription
+from paceline.engines.vllm import Vllm
 
 DRAFT_LEN = 4
 
@@ -43,7 +44,7 @@ class FakeClient:
         told = Capabilities(token_ids=True, rounds=True, acceptance=True, speculation_off=False,
                             logprobs=True)  # fmt: skip
         self.description = EngineDescription("vllm", "0.32.0", "served", 512, told)
-        self.model = "served"
+        self.kind, self.model = Vllm(), "served"
 
     def ask(self, ask: EngineAsk) -> EngineAnswer:
         if len(self.asked) >= self.lives:

@@ -34,6 +34,11 @@ def audit(
         return Audit(connect(url), judge, settings).run()
 
 
+SEEDS = pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))]
+)
+
+
 def bad(report: AuditReport) -> dict[str, list[str]]:
     """The titles of warnings and failures, by check."""
     found = {
@@ -43,7 +48,7 @@ def bad(report: AuditReport) -> dict[str, list[str]]:
     return {name: titles for name, titles in found.items() if titles}
 
 
-@pytest.mark.parametrize("seed", range(2))
+@SEEDS
 def test_a_clean_server_raises_no_alarm(seed: int) -> None:
     report = audit(FakeEngine(), seed=seed * 10_000_000, budget=Budget())
     assert bad(report) == {} and report.exit_status(strict=True) == 0
@@ -64,7 +69,7 @@ def test_twenty_clean_runs_raise_no_alarm() -> None:
     assert alarms == {}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@SEEDS
 def test_a_sampler_with_a_bias_of_two_percent_is_caught(seed: int) -> None:
     """The power is stated beside it: 24,192 tokens find less than 2% in nine of ten audits."""
     report = audit(FakeEngine("biased"), "law", seed=seed * 10_000_000)
@@ -75,7 +80,7 @@ def test_a_sampler_with_a_bias_of_two_percent_is_caught(seed: int) -> None:
     assert report.exit_status() == 1
 
 
-@pytest.mark.parametrize("seed", range(3))
+@SEEDS
 def test_noise_that_is_used_again_after_a_rejection_is_caught(seed: int) -> None:
     report = audit(FakeEngine("reused noise", kind="vllm"), "deep", seed=seed * 100_000_000,
                    reference=FakeEngine(kind="vllm", speculative=False))  # fmt: skip

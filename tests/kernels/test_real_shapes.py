@@ -115,7 +115,9 @@ def assert_batch_mates_do_not_matter(network: NativeNetwork, threads: int) -> No
         assert torch.equal(pair, torch.cat([alone[a + 1], alone[a]])), f"sequences {a + 1}, {a}"
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(
+    "threads", [2, *(pytest.param(each, marks=pytest.mark.slow) for each in (1, 3))]
+)
 def test_batch_mates(native: str, threads: int) -> None:
     network = NativeNetwork(layer_of_1_5b(HEAD), weights(HEAD), LENGTH)
     torch.set_num_threads(2)
