@@ -3,9 +3,11 @@
     python benchmarks/training_peers.py MODEL SET --speculators PYTHON [--rounds 5 --steps 4]
 
 SET is a folder of `paceline synth`, PYTHON the interpreter of an environment with `speculators`.
-Both sides train the same DFlash drafter by Muon on D-PACE's cross entropy, on the same texts with
-as many blocks, with the target's features in memory. `slots/s` counts the tokens that are learnt,
-a token once for every block that it stands in.
+Both sides train the same DFlash drafter on D-PACE's cross entropy, on the same texts with as many
+blocks, with the target's features in memory. `slots/s` counts the tokens that are learnt, a token
+once for every block that it stands in. Muon of torch, which `speculators` uses, computes in
+bfloat16: on a CPU without its instructions that is most of their step, and `--optimizer adamw`
+compares the rest.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ def trainer_of(args: argparse.Namespace, out: Path, head_tokens: int | None) -> 
     shape = {"layers": args.layers, "block": args.block, "anchors": args.anchors}
     config = TrainConfig(
         model=args.model, sets=(args.set,), out=str(out), steps=10_000, features_gb=8.0,
-        dtype=args.dtype, eval_texts=1, **(BASE | shape | head),
+        dtype=args.dtype, optimizer=args.optimizer, eval_texts=1, **(BASE | shape | head),
     )  # fmt: skip
     trainer = prepare(config, Workers("cpu"))
     trainer.order._texts = trainer.data.train[: args.batches * config.texts]
@@ -108,6 +110,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=BASE["layers"])
     parser.add_argument("--block", type=int, default=BASE["block"])
     parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--optimizer", default="muon", choices=("muon", "adamw"))
     args = parser.parse_args()
     args.model = str(pull(args.model))
     keep_freed_memory()
@@ -123,6 +126,7 @@ def main() -> None:
         peer = Worker(
             "speculators", args.model, python=args.speculators, draft=draft, batches=str(batches),
             anchors=args.anchors * texts_of_step, dtype=str(computed).removeprefix("torch."),
+            optimizer=args.optimizer,
         )  # fmt: skip
         trained = peer.ask(op="parameters")["trained"]
         ours = sum(part.numel() for part in first.form.drafter.parameters())
@@ -141,7 +145,8 @@ def main() -> None:
         slots = sum(turn["slots"] for turn in side) / len(side) / args.steps
         rows.append((name, f"{middle:.2f} ({low:.2f} to {high:.2f})", f"{slots:.0f}"))
     shape = f"{args.layers} layers, block {args.block}, {args.anchors} blocks of a text"
-    title = f"{Path(args.model).name}, {shape}, computed in {computed}, {args.rounds} turns"
+    how = f"{args.optimizer}, computed in {computed}, {args.rounds} turns"
+    title = f"{Path(args.model).name}, {shape}, {how}"
     header = ("", "slots/s ÷ speculators", "slots a step")
     table(f"{title} ({machine()})", header, rows)
 

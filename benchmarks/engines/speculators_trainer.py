@@ -13,7 +13,8 @@ from typing import Any
 
 class Speculators:
     """`draft` is the drafter's config.json, `batches` a folder of `peer_batches` in
-    `training_peers.py`, `anchors` the blocks of a step, `dtype` what is computed in."""
+    `training_peers.py`, `anchors` the blocks of a step, `dtype` what is computed in, and
+    `optimizer` muon or adamw."""
 
     def __init__(self, model: str, options: dict[str, Any]) -> None:
         import torch
@@ -40,7 +41,7 @@ class Speculators:
             loss_fn="ce", loss_implementation="eager", max_anchors=options["anchors"],
             per_position_loss_weight="dpace",
         )  # fmt: skip
-        config = TrainerConfig(lr=6e-4, num_epochs=1, save_path="", optimizer="muon")
+        config = TrainerConfig(lr=6e-4, num_epochs=1, save_path="", optimizer=options["optimizer"])
         self._optimizers = build_optimizers(self._model, config)
         self._dtype = getattr(torch, options["dtype"])
         files = sorted(Path(options["batches"]).glob("*.safetensors"))
