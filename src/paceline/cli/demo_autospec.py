@@ -97,7 +97,7 @@ class DemoAutospecCommand:
     out: Folder | None = about("folder for everything it makes", None, "a temporary one")
     rate: Annotated[float, Strict(False)] = about("requests in a second", 2.5)
     weights: bool = about(
-        "train weights as well, for what the corpus has not won back; takes up to 40 minutes in all",
+        "train weights as well, for what the corpus has not won back; takes up to 40 minutes",
         False,
     )
 
