@@ -2,8 +2,8 @@
 
 Everything is a `paceline` command that a user could give, printed before it runs. Exit code 0 when
 no request failed, every text that was compared is the same with speculation off, four fifths of
-what was lost came back, and the bad drafter was stopped; with `--weights` also, when weights were
-trained and tried; else 1.
+what was lost came back, and the bad drafter was stopped; with `--weights` also, when AL is higher
+than before with corpus and weights; else 1.
 """
 
 from __future__ import annotations
