@@ -6,8 +6,7 @@ SET is a folder of `paceline synth`, PYTHON the interpreter of an environment wi
 Both sides train the same DFlash drafter on D-PACE's cross entropy, on the same texts with as many
 blocks, with the target's features in memory. `slots/s` counts the tokens that are learnt, a token
 once for every block that it stands in. Muon of torch, which `speculators` uses, computes in
-bfloat16: on a CPU without its instructions that is most of their step, and `--optimizer adamw`
-compares the rest.
+bfloat16, which a CPU without its instructions emulates: there `--optimizer adamw` is fair.
 """
 
 from __future__ import annotations

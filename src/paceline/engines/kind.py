@@ -90,7 +90,7 @@ class EngineDescription:
 
 @dataclass(frozen=True, slots=True)
 class EngineTraits:
-    """What an engine promises or can do, where others do not.
+    """Describe what an engine promises or can do that others do not.
 
     takes_corpora   its drafters look answers up in a corpus of ours
     promises_text   equal requests get equal texts, whatever they are computed beside

@@ -1,4 +1,4 @@
-"""What OpenAPI's document says of statuses: errors, and streams of events."""
+"""Describes the statuses of answers for OpenAPI's document: errors, and streams of events."""
 
 from __future__ import annotations
 

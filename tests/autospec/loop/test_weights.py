@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from paceline.autospec.drift import FallenCohort
 from paceline.autospec.jobs.template import TEMPLATES
-from paceline.autospec.loop import ChangeStage, LoopAction, LoopDecision
+from paceline.autospec.loop import ChangeStage, LoopAction
 from paceline.autospec.loop.journal import ChangeOrigin
 from paceline.autospec.policy import AutospecPolicy
 from paceline.autospec.store import TargetIdentity
@@ -21,33 +20,21 @@ from paceline.dataset.training_set import read_rows
 from paceline.models.dflash.checkpoint import load_checkpoint
 from paceline.models.loader import identity, load_model
 from tests.autospec.jobs.running import end_all
+from tests.autospec.loop.weights_world import (
+    LONGEST,
+    decision,
+    files,
+    given_up_corpus,
+    left_over,
+    made_world,
+    notes,
+    policy,
+    settle,
+)
 from tests.autospec.loop.worlds import DAY, HOUR, POLICY, SHOP, Killed, Killer, World
 from tests.engine.tiny import save_tiny
 from tests.training.conftest import PROMPTS, write_set
 from tests.training.runs import config, drafter_of
-
-TRAINER = Path(__file__).with_name("trainer.py")
-FALL = FallenCohort(SHOP, 0.5, 2.4, 3.0)
-LONGEST = 60.0
-
-
-def policy(folder: Path, **changed: object) -> AutospecPolicy:
-    """Return the policy of these tests, with a quick job."""
-    notes = str(folder / "notes")
-    command = ["{python}", "-S", str(TRAINER), "{data}", "{out}", notes, "{init}"]
-    template = folder / "job.yaml"
-    template.write_text(yaml.safe_dump({"command": command, "best": ["{out}/drafter"]}))
-    training = {"template": str(template), "least_answers": 50, **changed}
-    return AutospecPolicy.read({**POLICY.model_dump(mode="json"), "training": training})
-
-
-def made_world(folder: Path, **changed: object) -> World:
-    world = World(folder, policy(folder, **changed))
-    network = folder / "network"
-    network.mkdir()
-    (network / "config.json").write_text("{}")
-    world.live("base", spec=f"dflash:{network}")
-    return world
 
 
 @pytest.fixture
@@ -56,45 +43,6 @@ def world(tmp_path: Path) -> Iterator[World]:
     yield made
     end_all(made.store.folder)
     made.close()
-
-
-def given_up_corpus(world: World) -> None:
-    """Have a corpus for a fall, auto-1, be over and given up."""
-    journal, now = world.loop.journal, world.now
-    journal.begin(SHOP, ChangeOrigin.DRIFT, "base", now, fallen=FALL)
-    journal.update(journal.active()[0], now, ChangeStage.STOPPED, "it gained nothing")
-
-
-def settle(world: World, longest: float = LONGEST) -> None:
-    """Do turns until no change is under way and none begins, at the pace of the jobs."""
-    end, idle = time.monotonic() + longest, 0
-    while idle < 2:
-        world.turn()
-        active = world.loop.journal.active()
-        idle = 0 if active else idle + 1
-        if any(change.stage is ChangeStage.TRAINING for change in active):
-            time.sleep(0.1)
-        assert time.monotonic() < end, active
-
-
-def decision(world: World) -> LoopDecision:
-    (found,) = [d for d in world.loop.decided() if d.kind == "weights"]
-    return found
-
-
-def notes(world: World) -> list[dict[str, object]]:
-    file = world.folder / "notes"
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def left_over(world: World) -> list[Path]:
-    """Return what is left of sets, and of what jobs made of them."""
-    store = world.store.folder
-    return [*(store / "training").iterdir(), *store.glob("jobs/*/out")]
 
 
 def test_weights_follow_a_corpus_and_keep_it(world: World) -> None:

@@ -1,5 +1,5 @@
-"""What a turn of the loop saw of each cohort. The store keeps it for people to read, and the turn
-itself decides about weights by `al`."""
+"""Keeps what a turn of the loop saw of each cohort, for people to read, and with `al` for the turn
+itself, which decides about weights by it."""
 
 from __future__ import annotations
 
