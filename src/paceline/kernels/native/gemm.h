@@ -29,9 +29,18 @@ constexpr int kTileRows = 4;
 // What is computed next is fetched into the L2 cache: L1 has room for what is computed now, and the
 // core can wait for twice as many lines of L2.
 constexpr int kNextLevel = 2;  // of __builtin_prefetch
-// Beside up to kAloneRows rows the hardware prefetches best alone. Beside more it does not look far
-// enough ahead: the panel's words are fetched so many before they are needed.
-constexpr int kAloneRows = 4, kAheadWords = 64;
+// The panel's words are fetched so many before they are needed: the hardware does not look far
+// enough ahead.
+constexpr int kAheadWords = 64;
+// Beside up to so many rows the hardware prefetches best alone. Intel's stops at the end of each
+// page of 4 KB, so there it is never left alone.
+inline int64_t alone_rows() {
+#if defined(__x86_64__) || defined(__i386__)
+    static const bool intel = __builtin_cpu_is("intel");
+    if (intel) return 0;
+#endif
+    return 4;
+}
 
 // What a matrix is made of: how a word of activations meets one of weights.
 struct Bf16 {
@@ -132,7 +141,7 @@ void gemm_k_block(const Activations& a, int64_t rows, const uint32_t* panel, int
     TileArguments tile{a.words + k0, a.stride, from, words, c, k0 == 0, from + words * kPanel};
     if (tiles == 1) {
         tile.ahead = from + kAheadWords * kPanel;
-        const bool alone = rows <= kAloneRows;
+        const bool alone = rows <= alone_rows();
         return (alone ? tile_of_rows<Format, 0>(rows) : tile_of_rows<Format, 2>(rows))(tile);
     }
     for (int64_t t = 0; t < tiles; t++, tile.ahead += kLanes) {
