@@ -168,12 +168,12 @@ def test_a_file_of_token_ids(tmp_path):
     lines = [
         {"prompt_ids": [1], "output_ids": [2, 3]},
         {"prompt_ids": [1], "output_ids": [4], "time": 5.0, "cohort": "m|a|de|eu", "key": "shop",
-         "expires": 9.0},
+         "expires": 9.0, "forced_places": [0]},
     ]  # fmt: skip
     path.write_text("\n\n".join(map(json.dumps, lines)))
     first, second = read_answers(str(path), "tiny")
     assert (first.output_ids, first.cohort, first.time) == ([2, 3], "tiny|none|und|none", 0.0)
-    assert second == CorpusAnswer(5.0, "m|a|de|eu", "shop", [1], [4], 9.0)
+    assert second == CorpusAnswer(5.0, "m|a|de|eu", "shop", [1], [4], 9.0, forced_places=[0])
     both = read_all_answers([str(path), str(path)], "tiny")
     assert len(list(both)) == 4
 
@@ -189,6 +189,10 @@ def test_a_file_of_token_ids(tmp_path):
         ),
         ('{"prompt_ids": [1], "output_ids": [1], "text": "a"}', "text: unknown field"),
         ('{"prompt_ids": [1], "output_ids": [1], "cohort": "a"}', "cohort: got 'a'; expected mod"),
+        (
+            '{"prompt_ids": [1], "output_ids": [1, 2], "forced_places": [1, 2]}',
+            r"answers.jsonl:1.forced_places: got 2; expected places in output_ids, below 2",
+        ),
         ("no JSON", r"answers.jsonl:1'; expected a line of JSON"),
     ],
 )

@@ -18,8 +18,11 @@ from paceline.dataset.traces.folder import (
     SessionDigest,
     files_of,
     only_one,
+    read_part,
     slug,
+    write_part,
 )
+from paceline.dataset.traces.query import open_traces
 from paceline.dataset.traces.reader import (
     Selection,
     read_requests,
@@ -74,6 +77,23 @@ def test_requests_are_selected(tmp_path: Path) -> None:
     assert {r.request for r in read_rounds(tmp_path, Selection(cohort={"language": "fr"}))} == {"b"}
     (table,) = request_tables(tmp_path, Selection(since=NOON + DAY), ["id", "accepted"])
     assert table.column_names == ["id", "accepted"]
+
+
+def test_files_of_an_older_version_are_read(tmp_path: Path) -> None:
+    """They do not say where a grammar left no choice, and are merged with files that do."""
+    write(tmp_path, with_ids("old", expires=time.time() + DAY))
+    (path,) = parts(tmp_path)
+    table = read_part(path).drop_columns(["forced_places"])
+    write_part(path.parent, table, name=path.name)
+    (trace,) = read_tokens(tmp_path)
+    assert (trace.output_ids, trace.forced_places) == ((70_001, 70_002), ())
+    sql = "SELECT id, forced_places FROM requests ORDER BY id"
+    with open_traces(tmp_path) as traces:
+        assert traces.query(sql).rows == [("old", None)]
+    write(tmp_path, with_ids("new", expires=time.time() + DAY))
+    assert {t.id: t.forced_places for t in read_tokens(tmp_path)} == {"old": (), "new": (1,)}
+    with open_traces(tmp_path) as traces:
+        assert traces.query(sql).rows == [("new", [1]), ("old", None)]
 
 
 def test_token_ids_are_for_whom_they_are_meant(tmp_path: Path) -> None:
@@ -134,6 +154,8 @@ def test_expired_token_ids_are_deleted_and_their_rows_stay(tmp_path: Path) -> No
     rows = {row["id"]: row for row in table.to_pylist()}
     assert rows["a"]["prompt_ids"] is None and rows["a"]["output_ids"] is None
     assert rows["a"]["expires"] is None and rows["a"]["scope"] == ""
+    kept = {row["id"]: row["forced_places"] for row in read_part(before[0]).to_pylist()}
+    assert kept == {"a": None, "b": [1]}
     assert purge(tmp_path, now=NOON + 2 * DAY).token_rows == 0, "nothing is left to do"
     assert purge(tmp_path, now=NOON + 10 * DAY).token_rows == 1
 

@@ -42,7 +42,8 @@ def traced(id: str, *rounds: tuple[int, int], **fields: Any) -> Traced:
 
 def with_ids(id: str, *rounds: tuple[int, int], **fields: Any) -> Traced:
     """Return an answer with token ids for a day."""
-    ids = {"prompt_ids": [7, 8, 9], "output_ids": [70_001, 70_002], "scope": "shared"}
+    ids = {"prompt_ids": [7, 8, 9], "output_ids": [70_001, 70_002], "forced_places": [1]}
+    ids |= {"scope": "shared"}
     return traced(id, *rounds, **{**ids, "expires": fields.get("time", NOON) + DAY, **fields})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import re
 import shutil
 import sys
 import time
@@ -21,7 +22,12 @@ from paceline.core import InvalidRequest
 from paceline.core.packages import MissingPackage
 from paceline.dataset.traces import records
 from paceline.dataset.traces import writer as writer_module
-from paceline.dataset.traces.reader import read_requests, read_rounds, read_tokens
+from paceline.dataset.traces.reader import (
+    read_requests,
+    read_rounds,
+    read_tokens,
+    request_tables,
+)
 from paceline.dataset.traces.records import RequestTrace
 from paceline.engine.async_engine import AsyncEngine
 from paceline.server.capture import capture_line, check_capture
@@ -36,6 +42,7 @@ ONE, TWO, THREE = "sk-first", "sk-second", "sk-third"
 KEYS = (f"open {ONE} tokens=shared", f"mine {TWO} tokens=own", f"quiet {THREE}")
 SECRET_TEXT = "The password of the archive is Fahrradkette."
 LONG = {**TEXT, "prompt": PROMPT, "temperature": 0}
+BOUND = {"ignore_eos": False}  # a grammar decides when the output ends
 
 
 @pytest.fixture(autouse=True)
@@ -189,6 +196,30 @@ def test_token_ids_expire_in_time(tmp_path: Path) -> None:
     (row,) = table.to_pylist()
     assert row["expires"] == pytest.approx(row["time"] + 2 * 86_400)
     assert row["prompt_ids"] == PROMPT and len(row["output_ids"]) == row["output_tokens"] == 40
+
+
+def test_where_a_grammar_forced_tokens_is_kept_beside_them(tmp_path: Path) -> None:
+    bound = {**LONG, **BOUND, "structured_outputs": {"regex": "[ab]{3}-[cd]{2}-xyz"}}
+    with serving(tiny_engine(), tmp_path, traces_tokens=True) as server:
+        told = ask(server, **bound, speculative={"drafter": "ngram", "policy": "fixed"})
+        ask(server, **{**LONG, "max_tokens": 4})
+    bound_trace, free = sorted(read_tokens(tmp_path), key=lambda each: -len(each.forced_places))
+    assert re.fullmatch("[ab]{3}-[cd]{2}-xyz", told["choices"][0]["text"])
+    # a token is a character here; the last one is the end of the text
+    assert bound_trace.forced_places == (3, 6, 7, 8, 9, 10)
+    assert len(bound_trace.output_ids) == 11 and free.forced_places == ()
+    rows = {row.id: row for row in read_requests(tmp_path)}
+    assert rows[bound_trace.id].forced == 6 and rows[free.id].forced == 0
+
+
+def test_places_are_left_out_where_a_hook_changes_the_tokens(tmp_path: Path, hooks: str) -> None:
+    folder = tmp_path / "traces"
+    settings = {"traces_tokens": True, "traces_redact": f"{hooks}:halve"}
+    with serving(tiny_engine(), folder, **settings) as server:
+        ask(server, **{**LONG, **BOUND, "structured_outputs": {"regex": "[ab]{3}-xyz"}})
+    (table,) = request_tables(folder, columns=["output_ids", "forced_places", "forced"])
+    (row,) = table.to_pylist()
+    assert len(row["output_ids"]) == 2 and row["forced"] > 2 and row["forced_places"] is None
 
 
 def test_a_sample_is_of_whole_requests(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@
 ./support            a folder of `paceline synth`: the answers of its train split
 ./support:held_out   those of another split
 answers.jsonl        a line for each answer: {"prompt_ids": […], "output_ids": […]}, with `time`,
-                     `cohort`, `key` and `expires` where they are known
+                     `cohort`, `key`, `expires` and `forced_places` where they are known
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from paceline.core.cohorts import NONE, UNKNOWN, Cohort
 from paceline.core.documents import Document
 from paceline.core.names import local_path
 from paceline.dataset.traces.folder import is_traces
-from paceline.dataset.traces.reader import read_tokens
+from paceline.dataset.traces.reader import TokenTrace, read_tokens
 from paceline.dataset.training_set import MANIFEST, SPLITS, read_manifest, read_rows
 from paceline.drafters.corpus_folder import CorpusAnswer
 
@@ -39,6 +39,7 @@ class AnswerLine(Document):
     cohort: str = ""
     key: str = ""
     expires: float | None = None
+    forced_places: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
 
 
 def read_answers(source: str, model: str, *, for_key: str | None = None) -> Iterator[CorpusAnswer]:
@@ -65,6 +66,19 @@ def read_all_answers(
         yield from read_answers(source, model, for_key=for_key)
 
 
+def traced_answer(trace: TokenTrace) -> CorpusAnswer:
+    """Return the answer that a trace holds."""
+    return CorpusAnswer(
+        trace.time,
+        trace.cohort.label,
+        trace.key,
+        trace.prompt_ids,
+        trace.output_ids,
+        trace.expires,
+        forced_places=trace.forced_places,
+    )
+
+
 def _split(source: str) -> tuple[Path, str]:
     """Return the path of a source, and the split of a training set."""
     before, colon, split = source.rpartition(":")
@@ -75,9 +89,7 @@ def _split(source: str) -> tuple[Path, str]:
 
 def _trace_answers(folder: Path, for_key: str | None) -> Iterator[CorpusAnswer]:
     for trace in read_tokens(folder, for_key=for_key):
-        label = trace.cohort.label
-        ids = trace.prompt_ids, trace.output_ids
-        yield CorpusAnswer(trace.time, label, trace.key, *ids, trace.expires)
+        yield traced_answer(trace)
 
 
 def _set_answers(folder: Path, split: str) -> Iterator[CorpusAnswer]:
@@ -107,6 +119,16 @@ def _line_answers(path: Path, usual: str) -> Iterator[CorpusAnswer]:
             except json.JSONDecodeError as error:
                 raise InvalidRequest(FIELD, where, f"a line of JSON ({error})") from error
             cohort = Cohort.parse(line.cohort).label if line.cohort else usual
+            beyond = [place for place in line.forced_places if place >= len(line.output_ids)]
+            if beyond:
+                expected = f"places in output_ids, below {len(line.output_ids)}"
+                raise InvalidRequest(f"{where}.forced_places", beyond[0], expected)
             yield CorpusAnswer(
-                line.time, cohort, line.key, line.prompt_ids, line.output_ids, line.expires
+                line.time,
+                cohort,
+                line.key,
+                line.prompt_ids,
+                line.output_ids,
+                line.expires,
+                forced_places=line.forced_places,
             )

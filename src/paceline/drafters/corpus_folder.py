@@ -49,6 +49,7 @@ class CorpusAnswer:
     key       the name of the API key that asked; "" on an open server
     expires   when it must be forgotten; None: never
     repeats   how often it was given
+    forced_places   places in `output_ids` that a grammar left no choice about, as far as known
     """
 
     time: float
@@ -58,6 +59,7 @@ class CorpusAnswer:
     output_ids: Sequence[int]
     expires: float | None = None
     repeats: int = 1
+    forced_places: Sequence[int] = ()
 
 
 class CorpusCohort(Document):

@@ -41,7 +41,8 @@ REQUEST_BYTES, ROUND_BYTES, TOKEN_BYTES = 1000, 250, 8
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A stream that has ended, or that nobody reads any more."""
+    """A stream that has ended, or that nobody reads any more; at `forced_places` of its output a
+    grammar left no choice."""
 
     request: Request
     caller: Caller
@@ -50,6 +51,7 @@ class Ended:
     stats: SpeculationStats
     last: OutputDelta | None
     time: float  # seconds since the epoch
+    forced_places: tuple[int, ...] = ()
 
 
 class Capture:
@@ -68,7 +70,8 @@ class Capture:
 
     def take(self, ended: Ended) -> None:
         """Hand a stream over to the writer. Call it once for each, from any thread."""
-        tokens = len(ended.request.tokens) if self.scope(ended) else 0
+        kept = len(ended.request.tokens) + len(ended.forced_places)
+        tokens = kept if self.scope(ended) else 0
         size = REQUEST_BYTES + ROUND_BYTES * len(ended.rounds) + TOKEN_BYTES * tokens
         self._writer.offer(lambda digest: self.traced(ended, digest), size)
 
@@ -89,6 +92,7 @@ class Capture:
         stream = None if first is None else first.stream
         scope, ids = self._token_ids(ended)
         prompt_ids, output_ids = (None, None) if ids is None else ids
+        forced = ended.forced_places if _is_output(ended, output_ids) else None
         expires = ended.time + self._settings.traces_ttl * DAY_SECONDS
         row = RequestTrace(
             id=request.id,
@@ -115,6 +119,7 @@ class Capture:
             draft_bound=request.max_draft_len,
             prompt_ids=prompt_ids,
             output_ids=output_ids,
+            forced_places=forced,
             expires=None if ids is None else expires,
             **_latencies(request, last),
             **_counts(ended.stats),
@@ -127,8 +132,7 @@ class Capture:
         scope, request, last = self.scope(ended), ended.request, ended.last
         if not scope or last is None:
             return "", None
-        prompt = request.tokens[: request.prompt_len]
-        output = request.tokens[request.prompt_len : request.prompt_len + last.completion_tokens]
+        prompt, output = request.tokens[: request.prompt_len], _output_of(ended)
         if self._redact is None:
             return scope, (prompt, output)
         try:
@@ -207,6 +211,19 @@ def place_of(request_id: str) -> float:
     """Return a number in [0, 1) that is always the same for a request, for sampling."""
     digest = blake2b(request_id.encode(), digest_size=8, person=b"traces").digest()
     return int.from_bytes(digest, "little") / 2**64
+
+
+def _output_of(ended: Ended) -> list[int]:
+    """Return the output of a stream as far as it was told."""
+    start = ended.request.prompt_len
+    told = 0 if ended.last is None else ended.last.completion_tokens
+    return ended.request.tokens[start : start + told]
+
+
+def _is_output(ended: Ended, ids: Ids | None) -> bool:
+    """Return whether token ids are the stream's own output: a hook may have changed them, and then
+    places in it say nothing."""
+    return ids is not None and list(ids) == _output_of(ended)
 
 
 def _latencies(request: Request, last: OutputDelta | None) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from paceline.core import (
     RequestMetrics,
     Round,
     SpeculationStats,
+    TokenKind,
     TokenLogprobs,
 )
 from paceline.engine.output import GRAMMAR_FAILED
@@ -37,8 +38,9 @@ Indexed = tuple[int, OutputDelta]
 class StreamRecord:
     """The output of one stream so far.
 
-    `stats` count its rounds; `rounds` are kept where the answer tells each of them. Text, tokens
-    and log-probabilities are kept for answers that are not streamed.
+    `stats` count its rounds; `rounds` are kept where the answer tells each of them, and with them
+    the places of the output at which a grammar left no choice. Text, tokens and log-probabilities
+    are kept for answers that are not streamed.
     """
 
     text: str = ""
@@ -49,6 +51,14 @@ class StreamRecord:
     seen: float = 0.0  # when the last tokens came
     stats: SpeculationStats = field(default_factory=SpeculationStats)
     rounds: list[Round] = field(default_factory=list)
+    forced_places: list[int] = field(default_factory=list)
+
+    def keep_round(self, round: Round, kinds: Sequence[TokenKind]) -> None:
+        """Keep a round, and at which places it committed tokens that a grammar forced."""
+        self.rounds.append(round)
+        if round.forced:
+            places = enumerate(kinds, round.position)
+            self.forced_places += [place for place, kind in places if kind is TokenKind.FORCED]
 
     def take(self, delta: OutputDelta) -> None:
         """Keep what a delta says."""
@@ -238,7 +248,7 @@ class Job:
         if delta.round is not None:
             choice.stats.add(delta.round)
             if self._keeps_rounds:
-                choice.rounds.append(delta.round)
+                choice.keep_round(delta.round, delta.kinds)
         if self.log is not None:
             self.log.note(index, delta)
         if delta.finished:
@@ -257,8 +267,9 @@ class Job:
             return
         choice, session = self.choices[index], self.caller.session or self.id
         rounds, stats = tuple(choice.rounds), choice.stats.copy()
+        forced, now = tuple(choice.forced_places), time.time()
         self._capture.take(
-            Ended(request, self.caller, session, rounds, stats, choice.last, time.time())
+            Ended(request, self.caller, session, rounds, stats, choice.last, now, forced)
         )
 
     def _speculation(self, stats: SpeculationStats) -> SpeculativeDecoding | None:

@@ -6,17 +6,22 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from paceline.autospec.jobs.template import TEMPLATES
 from paceline.autospec.loop import ChangeStage, LoopAction
+from paceline.autospec.loop import change as changing
+from paceline.autospec.loop.corpora import made_corpus
 from paceline.autospec.loop.journal import ChangeOrigin
 from paceline.autospec.policy import AutospecPolicy
 from paceline.autospec.store import TargetIdentity
+from paceline.core import InvalidRequest
 from paceline.dataset.traces.records import SHARED
 from paceline.dataset.training_set import read_rows
+from paceline.drafters.corpus_folder import read_corpus_manifest
 from paceline.models.dflash.checkpoint import load_checkpoint
 from paceline.models.loader import identity, load_model
 from tests.autospec.jobs.running import end_all
@@ -45,7 +50,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     made.close()
 
 
-def test_weights_follow_a_corpus_and_keep_it(world: World) -> None:
+def test_weights_follow_a_corpus_and_get_a_fresh_one(world: World) -> None:
     world.history(shop=0.2)
     world.answers()
     world.al = {"base/shop": 2.4, "auto-1": 2.6, "auto-2": 3.1}
@@ -54,13 +59,41 @@ def test_weights_follow_a_corpus_and_keep_it(world: World) -> None:
     assert world.store.live() == {"": "base", SHOP: "auto-2"}
     version = world.store.version("auto-2")
     assert version.spec == "hybrid:{network},corpus={corpus}" and version.parent == "auto-1"
-    assert version.artefacts["corpus"] == world.store.version("auto-1").artefacts["corpus"]
+    first, fresh = (
+        read_corpus_manifest(world.store.folders(world.store.version(name))["corpus"], "corpus")
+        for name in ("auto-1", "auto-2")
+    )
+    assert fresh.newest > first.newest and fresh.created > first.created
+    (learnt,) = [note["rows"]["train"] for note in notes(world)]
+    assert fresh.answers == learnt, "it has the answers that the weights learn from, and no more"
+    assert not list(world.store.folder.glob("corpora/*")), "nothing is left of building it"
     assert (world.store.folders(version)["network"] / "config.json").read_text() != "{}"
     steps = [str(step.after) for step in world.store.history("auto-2")]
     assert steps == ["registered", "trained", "shadow", "canary", "live"]
     (note,) = notes(world)
     assert note["rows"] == {"train": 108, "held_out": 12} and note["user_data"] is True
     assert str(world.store.folder) in str(note["init"]), "it goes on from the live network"
+
+
+def test_where_no_fresh_corpus_can_be_built_the_live_one_stays(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made_once(root: Path, *rest: Any) -> Path:
+        roots.append(root)
+        if len({*roots}) > 1:
+            raise InvalidRequest("answers", 3, "at least 50")
+        return made_corpus(root, *rest)
+
+    roots: list[Path] = []
+    monkeypatch.setattr(changing, "made_corpus", made_once)
+    world.history(shop=0.2)
+    world.answers()
+    world.al = {"base/shop": 2.4, "auto-1": 2.6, "auto-2": 3.1}
+    world.scores = {"base": 2.4, "auto-1": 2.6, "auto-2": 3.1}
+    settle(world)
+    corpora = [world.store.version(name).artefacts["corpus"] for name in ("auto-1", "auto-2")]
+    assert world.store.live()[SHOP] == "auto-2" and corpora[0] == corpora[1]
+    assert len({*roots}) == 2, "it was not tried"
 
 
 def test_where_an_engine_looks_nothing_up_weights_are_first(world: World) -> None:
@@ -323,7 +356,7 @@ def test_a_kill_at_every_point_changes_nothing(
 ) -> None:
     def run(folder: Path, at: int | None) -> tuple[World, bool]:
         folder.mkdir()
-        world, killer = made_world(folder), Killer(at)
+        world, killer = made_world(folder, looks_up=True), Killer(at)
         world.answers()
         given_up_corpus(world)
         world.al = {"base/shop": 2.4, "auto-2": 3.1}
@@ -349,6 +382,8 @@ def test_a_kill_at_every_point_changes_nothing(
         assert len(notes(world)) == 1, f"trained twice after a kill at {at}"
         assert max(world.serving.loads.values()) == 1
         assert left_over(world) == []
+        version = world.store.version("auto-2")
+        assert version.artefacts["corpus"] != world.store.version("base").artefacts["corpus"]
         world.close()
         at += 1
     assert at > 30

@@ -13,6 +13,7 @@ from paceline.autospec.loop import ChangeStage, LoopDecision
 from paceline.autospec.loop.journal import ChangeOrigin
 from paceline.autospec.policy import AutospecPolicy
 from tests.autospec.loop.worlds import POLICY, SHOP, World
+from tests.drafters.corpora import an_answer, make_corpus
 
 TRAINER = Path(__file__).with_name("trainer.py")
 FALL = FallenCohort(SHOP, 0.5, 2.4, 3.0)
@@ -29,12 +30,17 @@ def policy(folder: Path, **changed: object) -> AutospecPolicy:
     return AutospecPolicy.read({**POLICY.model_dump(mode="json"), "training": training})
 
 
-def made_world(folder: Path, **changed: object) -> World:
+def made_world(folder: Path, *, looks_up: bool = False, **changed: object) -> World:
+    """Return a world that a network serves, beside a corpus where it `looks_up`."""
     world = World(folder, policy(folder, **changed))
     network = folder / "network"
     network.mkdir()
     (network / "config.json").write_text("{}")
-    world.live("base", spec=f"dflash:{network}")
+    spec = f"dflash:{network}"
+    if looks_up:
+        old = make_corpus(folder / "corpus", [an_answer([1, 2, 3])])
+        spec = f"hybrid:{network},corpus={old}"
+    world.live("base", spec=spec)
     return world
 
 

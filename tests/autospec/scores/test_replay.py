@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from paceline import LLM, SamplingParams
 from paceline.autospec.scores.candidates import CandidateDrafters
 from paceline.autospec.scores.replay import Replay, ReplayCosts
 from paceline.autospec.scores.run import score
-from paceline.core import Round, SpeculationStats, SpeculativeParams
+from paceline.core import Grammar, Round, SpeculationStats, SpeculativeParams, TokenKind
 from paceline.drafters.corpus_folder import CorpusAnswer
 from paceline.engine.costs import DraftCost
 from paceline.models.loader import tokenizer_digest
@@ -25,6 +26,7 @@ PROMPTS = ["the quick brown fox", "one two three", "zebra", "a b c d e f g", "lo
 OTHERS = ["a quick brown fox", "one two four", "zebras", "the quick lorem", "dolor ipsum a b c"]
 FIXED = {"dtype": "float32", "backend": "torch", "threads": 1}
 TOKENS = 60
+RECORDS = Grammar("regex", r'(\{"name": "[a-z]{1,4}", "size": [0-9]{1,2}\}\n){9}')
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +39,14 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def dflash(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = {"taps": (1, 2), "target_layers": 5, "block": 6}
     return train_tiny(tmp_path_factory.mktemp("d"), target, PROMPTS, steps=120, **options)
+
+
+@pytest.fixture(scope="module")
+def records_dflash(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A drafter that has learnt what the grammar makes of the target's answers."""
+    options = {"taps": (1, 2), "target_layers": 5, "block": 6}
+    folder = tmp_path_factory.mktemp("r")
+    return train_tiny(folder, target, PROMPTS, steps=120, grammar=RECORDS, **options)
 
 
 def answers_to(target: Path, prompts: Sequence[str], start: float = 0.0) -> list[CorpusAnswer]:
@@ -62,12 +72,35 @@ def corpus(target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_corpus(root, before, tokenizer=tokenizer_digest(target))
 
 
+@pytest.fixture(scope="module")
+def records(target: Path) -> list[CorpusAnswer]:
+    """Answers that a grammar binds: half of each is forced, and traces say where."""
+    llm = LLM(str(target), None, **FIXED)
+    params = SamplingParams(temperature=0, max_tokens=4 * TOKENS, grammar=RECORDS)
+    found = []
+    for number, prompt in enumerate(PROMPTS, 1):
+        (stream,) = llm.engine.make_requests(
+            llm.tokenizer(prompt)["input_ids"], params, SpeculativeParams(), request_id=prompt
+        )
+        kinds = [kind for delta in llm.driver.run([stream]) for kind in delta.kinds]
+        places = [place for place, kind in enumerate(kinds) if kind is TokenKind.FORCED]
+        ids = stream.prompt_ids, stream.output_ids
+        found.append(CorpusAnswer(number, "tiny|app|en|none", "", *ids, forced_places=places))
+    return found
+
+
 def served_rounds(
-    target: Path, spec: str, texts: Sequence[CorpusAnswer], **options
+    target: Path,
+    spec: str,
+    texts: Sequence[CorpusAnswer],
+    grammar: Grammar | None = None,
+    **options,
 ) -> list[list[Round]]:
     """Return the rounds of an engine that answers the same prompts, without the prompts' own."""
     llm = LLM(str(target), spec, draft_policy="fixed", prefix_cache=False, **(FIXED | options))
     params = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True)
+    if grammar is not None:
+        params = SamplingParams(temperature=0, max_tokens=4 * TOKENS, grammar=grammar)
     found = []
     for number, text in enumerate(texts):
         requests = llm.engine.make_requests(
@@ -112,6 +145,23 @@ def test_rounds_are_those_of_the_engine(kind, target, dflash, corpus, texts):
     assert stats.accepted_tokens > 20, "hardly anything was accepted: nothing was compared"
     if kind == "hybrid":
         assert {"dflash", "suffix"} <= set(stats.parts), "one part alone drafted"
+
+
+@pytest.mark.parametrize("kind", ["ngram", "suffix", "dflash", "hybrid"])
+def test_what_a_grammar_forced_is_no_merit_of_a_draft(kind, target, records_dflash, records):
+    spec = f"d={kind}" + (f":{records_dflash}" if kind in ("dflash", "hybrid") else "")
+    served = served_rounds(target, spec, records, RECORDS)
+    replayed = replayed_rounds(target, spec, records)
+
+    def stood(rounds: list[list[Round]]) -> list[list[tuple[object, ...]]]:
+        """Drafts that leave the grammar are cut where it is known, so lengths are not compared."""
+        return [[(r.position, r.accepted, r.accepted and r.part) for r in text] for text in rounds]
+
+    assert stood(replayed) == stood(served)
+    stats = SpeculationStats.of(round for text in served for round in text)
+    assert stats.accepted_tokens > 20 and stats.forced_tokens > 100, "nothing was compared"
+    blind = [replace(answer, forced_places=()) for answer in records]
+    assert stood(replayed_rounds(target, spec, blind)) != stood(served), "a control that must fail"
 
 
 def test_a_second_generation_drafter_and_a_draft_model_too(target, texts, tmp_path):

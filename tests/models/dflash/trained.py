@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 
 from paceline import LLM, SamplingParams
+from paceline.core import Grammar
 from paceline.models.dflash.checkpoint import save_checkpoint
 from paceline.models.dflash.config import read_dflash_config
 from paceline.models.dflash.module import DFlashModule
@@ -20,7 +21,12 @@ TOKENS = 48
 
 
 def train_tiny(
-    folder: Path, target: Path, prompts: Sequence[str], steps: int = 250, **options: Any
+    folder: Path,
+    target: Path,
+    prompts: Sequence[str],
+    steps: int = 250,
+    grammar: Grammar | None = None,
+    **options: Any,
 ) -> Path:
     """Trains on the target's greedy answers and saves the drafter, with what it was trained for."""
     torch.manual_seed(0)
@@ -29,7 +35,7 @@ def train_tiny(
     hf = config_json(**options)
     config = read_dflash_config(hf)
     module = DFlashModule(config)
-    params = SamplingParams(temperature=0, max_tokens=TOKENS)
+    params = SamplingParams(temperature=0, max_tokens=TOKENS, grammar=grammar)
     texts = []
     for result in llm.generate(list(prompts), params):
         ids = result.prompt_ids + result.token_ids

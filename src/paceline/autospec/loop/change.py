@@ -36,6 +36,7 @@ from paceline.autospec.store import (
     TargetIdentity,
     VersionState,
 )
+from paceline.autospec.store.records import CORPUS
 from paceline.autospec.store.store import UNKNOWN_TARGET
 from paceline.core import InvalidRequest, PacelineError
 from paceline.drafters.corpus_folder import CorpusAnswer
@@ -170,6 +171,7 @@ class ChangeStep:
         try:
             if self._is_trained(tools.store.version(change.replaces)):
                 tools.journal.update(change, tools.clock(), ChangeStage.SCORING)
+                shutil.rmtree(self._root, ignore_errors=True)
         except InvalidRequest as error:
             self._stop(f"not trained: {error}")
 
@@ -198,10 +200,28 @@ class ChangeStep:
         if job.state is JobState.FAILED or job.checkpoint is None:
             self._stop(f"not trained: job {job.id} {job.state}: {job.reason or 'it left nothing'}")
             return False
-        spec = spec_trained(parent, folders, Path(job.checkpoint), tools.clock())
+        corpus = self._fresh_corpus(parent)
+        spec = spec_trained(parent, folders, Path(job.checkpoint), corpus, tools.clock())
         told = f"trained by job {job.id} in {job.spent:.0f} s, from {parent.name}"
+        told += "" if corpus is None else ", with a corpus of the same answers"
         store.complete(version.name, spec, self._author(told))
         return True
+
+    def _fresh_corpus(self, parent: DrafterVersion) -> Path | None:
+        """Return a corpus of the answers that the weights have learnt from: that of `parent` is of
+        a time with fewer answers like them. None where `parent` has none, and where the weights
+        have learnt from something else or the answers are too few."""
+        tools, policy = self.tools, self.tools.policy
+        if CORPUS not in parent.artefacts or self.change.progress.synthetic:
+            return None
+        known = parent.target.completed(tools.target)
+        taken = policy.corpus.model_copy(update={"held_out": policy.training.held_out})
+        answers, now = self._answers(), tools.clock()
+        try:
+            return made_corpus(self._root, self.change.cohort, answers, known, taken, now)
+        except InvalidRequest as error:
+            log.info("%s keeps the corpus of %s: %s", self.change.version, parent.name, error)
+            return None
 
     def _turns_synthetic(self) -> bool:
         """Return whether the change was just given a synthetic set: there are too few answers. It

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from paceline.autospec.answers import traced_answer
 from paceline.autospec.canary import CanaryRequests
 from paceline.autospec.drift import HourCells, PositionCells, RequestColumns, RoundColumns
 from paceline.autospec.loop.calendar import DriftCalendar
@@ -145,14 +146,7 @@ class TraceFolder:
         if not self._is_written:
             return []
         found = [
-            CorpusAnswer(
-                trace.time,
-                trace.cohort.label,
-                trace.key,
-                trace.prompt_ids,
-                trace.output_ids,
-                trace.expires,
-            )
+            traced_answer(trace)
             for trace in read_tokens(self.folder, _selection(cohort, since, until))
             if trace.prompt_ids and trace.output_ids
         ]

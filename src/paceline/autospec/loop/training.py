@@ -244,14 +244,20 @@ def network_of(version: DrafterVersion, folders: Mapping[str, Path], init: str |
 
 
 def spec_trained(
-    version: DrafterVersion, folders: Mapping[str, Path], network: Path, now: float
+    version: DrafterVersion,
+    folders: Mapping[str, Path],
+    network: Path,
+    corpus: Path | None,
+    now: float,
 ) -> str:
-    """Return the spec of a version with another network in place of its own. It keeps its corpus,
-    unless that has expired."""
+    """Return the spec of a version with another network in place of its own, and with `corpus` in
+    place of its own. With None it keeps its corpus, unless that has expired."""
     line = SpecLine.parse((version.spec or "").format_map(folders))
     options = {key: ",".join(values) for key, values in line.options.items()}
     times = expiry(folders)
-    if times is not None and times[1] <= now:
+    if corpus is not None:
+        options[CORPUS] = str(corpus)
+    elif times is not None and times[1] <= now:
         options.pop(CORPUS, None)
     kind = "dflash" if version.kind == "dflash" else "hybrid"
     return f"{kind}:{network}" + "".join(f",{key}={value}" for key, value in options.items())

@@ -3,6 +3,7 @@
 Drafts are judged by the text, and the next round starts where the last one ended, so the rounds are
 those of serving with whole drafts (policy `fixed`) for text that the rule `match` would commit. A
 drafter is asked by its own protocol, and its parts choose among each other by their own rule.
+Tokens that a grammar forced are committed as serving does: they are no merit of a draft.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from operator import eq
 
 import torch
 
@@ -44,12 +44,14 @@ class ReplayCosts:
 
 @dataclass(slots=True)
 class _Reader:
-    """A text on its way through a drafter: `request.tokens` is known so far, `text` is all."""
+    """A text on its way through a drafter: `request.tokens` is known so far, `text` is all. At the
+    places `forced` of it a grammar left no choice."""
 
     request: Request
     text: list[int]
     cohort: str
     features: torch.Tensor | None
+    forced: frozenset[int] = frozenset()
     rounds: list[Round] = field(default_factory=list)
     asked: int = 0
 
@@ -67,14 +69,46 @@ class _Reader:
         """Commit what stands of a draft and the token behind it; return the rows that were
         computed."""
         request = self.request
-        before, position = len(request.tokens), request.output_len
-        same = [*map(eq, draft.tokens, self.text[before:]), False]
-        accepted = same.index(False)
-        request.tokens += self.text[before : before + accepted + 1]
-        round = Round(position, len(draft), accepted, proposed=len(draft.proposed), part=draft.part)
+        before, computed = len(request.tokens), request.computed
+        own, accepted, drafted = self._stand(draft.tokens)
+        self.commit(own + 1)
+        forced = len(request.tokens) - before - accepted - 1
+        round = Round(
+            before - request.prompt_len,
+            drafted,
+            accepted,
+            forced=forced,
+            proposed=len(draft.proposed),
+            part=draft.part,
+        )
         self.rounds.append(round)
-        request.computed = len(request.tokens) - 1
-        return self.rows(before - 1, accepted + 1)
+        request.computed = own
+        return self.rows(computed, own - computed)
+
+    def commit(self, end: int) -> None:
+        """Commit the text up to `end`, and what a grammar forced from there on."""
+        while end in self.forced:
+            end += 1
+        known = len(self.request.tokens)
+        self.request.tokens += self.text[known:end]
+
+    def _stand(self, draft: Sequence[int]) -> tuple[int, int, int]:
+        """Return where the target's own token follows, how many tokens of a draft stand before it,
+        and how many were drafted: those in the place of a forced token were not. What is drafted
+        behind another token than a forced one is left out, as engine.grammar does."""
+        place, at, accepted, left_out = len(self.request.tokens), 0, 0, 0
+        end = place + self.limit
+        while place < end and (at < len(draft) or place in self.forced):
+            same = at < len(draft) and draft[at] == self.text[place]
+            if place in self.forced:
+                left_out += 1 if same else len(draft) - at
+                at = at + 1 if same else len(draft)
+            elif same:
+                at, accepted = at + 1, accepted + 1
+            else:
+                break
+            place += 1
+        return place, accepted, len(draft) - left_out
 
 
 class Replay:
@@ -137,7 +171,7 @@ class Replay:
             id=f"replay-{number}",
             prompt_ids=prompt,
             params=SamplingParams(temperature=0.0),
-            tokens=text[: len(prompt) + 1],
+            tokens=list(prompt),
             computed=len(prompt),
             blocks=list(blocks),
             drafter=self._drafter.name,
@@ -147,7 +181,10 @@ class Replay:
             key=answer.key,
         )
         features = None if self._features is None else self._features(text)
-        return _Reader(request, text, answer.cohort, features)
+        forced = frozenset(len(prompt) + place for place in answer.forced_places)
+        reader = _Reader(request, text, answer.cohort, features, forced)
+        reader.commit(len(prompt) + 1)
+        return reader
 
     def _observe(self, rows: Sequence[ObservedRows]) -> None:
         start = time.perf_counter()

@@ -123,12 +123,12 @@ def duckdb_module() -> Any:
 def _view(kind: str, paths: list[str], since: float | None, until: float | None) -> str:
     """Return the statement that makes the view of a kind of files; one without any has no rows."""
     columns = COLUMNS[kind]
+    typed = ", ".join(f"NULL::{TYPES[type]} AS {name}" for name, type in columns.items())
+    source = f"SELECT {typed} WHERE false"  # it has each column, where files are older than one
     if paths:
         listed = ", ".join(f"'{_quoted(path)}'" for path in paths)
-        source = f"read_parquet([{listed}], union_by_name = true, hive_partitioning = false)"
-    else:
-        typed = ", ".join(f"NULL::{TYPES[type]} AS {name}" for name, type in columns.items())
-        source = f"(SELECT {typed} WHERE false)"
+        files = f"read_parquet([{listed}], union_by_name = true, hive_partitioning = false)"
+        source += f" UNION ALL BY NAME SELECT * FROM {files}"
     names = [
         f"CASE WHEN expires > epoch(now()) THEN {name} END AS {name}"
         if name in TOKEN_COLUMNS
@@ -143,7 +143,7 @@ def _view(kind: str, paths: list[str], since: float | None, until: float | None)
     else:
         where += ["request IN (SELECT id FROM requests)"] * bool(since or until)
     condition = f" WHERE {' AND '.join(where)}" if where else ""
-    return f"CREATE VIEW {kind} AS SELECT {', '.join(names)} FROM {source}{condition}"
+    return f"CREATE VIEW {kind} AS SELECT {', '.join(names)} FROM ({source}){condition}"
 
 
 def _quoted(text: str) -> str:

@@ -20,6 +20,7 @@ from paceline.dataset.traces.records import (
     RequestTrace,
     RoundTrace,
     request_rows,
+    with_columns,
     without_tokens,
 )
 
@@ -54,7 +55,7 @@ ALL = Selection()
 @dataclass(frozen=True, slots=True)
 class TokenTrace:
     """The token ids of one answer, which a drafter may learn from or be scored on until they
-    expire; None: for ever."""
+    expire; None: for ever. At `forced_places` of the output a grammar left no choice."""
 
     id: str
     time: float
@@ -64,6 +65,7 @@ class TokenTrace:
     prompt_ids: tuple[int, ...]
     output_ids: tuple[int, ...]
     expires: float | None
+    forced_places: tuple[int, ...] = ()
 
 
 def request_tables(
@@ -84,7 +86,7 @@ def request_tables(
                 table = read_part(path, needed)
             except FileNotFoundError:
                 continue  # its days are over
-            table = selection.of(table)
+            table = selection.of(with_columns(table, REQUESTS, sorted(needed)))
             if table.num_rows:
                 yield _without_expired(table, time.time()).select(wanted)
 
@@ -152,6 +154,7 @@ def read_tokens(
                 tuple(row["prompt_ids"]),
                 tuple(row["output_ids"]),
                 row["expires"],
+                tuple(row["forced_places"] or ()),
             )
 
 

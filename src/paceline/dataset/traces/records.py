@@ -36,6 +36,8 @@ class RequestTrace:
     seconds       of its steps; `ar_seconds` of as many steps without drafts, by the cost table
     draft_bound   longest draft that it could have had
     prompt_ids, output_ids, expires   None without consent, or when they have expired
+    forced_places   places in `output_ids` of the tokens that a grammar left no choice about; None
+                    without `output_ids`, and where nobody knows
     """
 
     id: str
@@ -74,6 +76,7 @@ class RequestTrace:
     draft_bound: int = 0
     prompt_ids: Sequence[int] | None = None
     output_ids: Sequence[int] | None = None
+    forced_places: Sequence[int] | None = None
     expires: float | None = None
     engine: str = "paceline"
 
@@ -128,7 +131,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         **dict.fromkeys(("time", "ttft", "tpot", "total", "temperature"), _REAL),
         **dict.fromkeys(("seconds", "ar_seconds", "expires"), _REAL),
         **dict.fromkeys(("drafted_by_position", "accepted_by_position"), _IDS),
-        **dict.fromkeys(("prompt_ids", "output_ids"), _IDS),
+        **dict.fromkeys(("prompt_ids", "output_ids", "forced_places"), _IDS),
     },
     ROUNDS: {
         **dict.fromkeys(RoundTrace._fields, _COUNT),
@@ -137,7 +140,7 @@ COLUMNS: dict[str, dict[str, str]] = {
         **dict.fromkeys(("draft_seconds", "step_seconds"), _REAL),
     },
 }
-TOKEN_COLUMNS = ("prompt_ids", "output_ids")
+TOKEN_COLUMNS = ("prompt_ids", "output_ids", "forced_places")
 
 
 def trace_package(module: str, package: str) -> Any:
@@ -178,6 +181,17 @@ def batch(kind: str, rows: Sequence[RequestTrace] | Sequence[RoundTrace]) -> Any
         arrow.array(list(map(attrgetter(field.name), rows)), type=field.type) for field in columns
     ]
     return arrow.RecordBatch.from_arrays(arrays, schema=columns)
+
+
+def with_columns(table: Any, kind: str, names: Iterable[str]) -> Any:
+    """Return a table that has all columns of `names`: nulls stand in those that a file of an older
+    version lacks."""
+    arrow, columns = arrow_module(), schema(kind)
+    for name in names:
+        if name not in table.column_names:
+            field = columns.field(name)
+            table = table.append_column(field, arrow.nulls(table.num_rows, field.type))
+    return table
 
 
 def request_rows(table: Any) -> Iterable[RequestTrace]:
