@@ -32,8 +32,8 @@ constexpr int kNextLevel = 2;  // of __builtin_prefetch
 // The panel's words are fetched so many before they are needed: the hardware does not look far
 // enough ahead.
 constexpr int kAheadWords = 64;
-// Beside up to so many rows the hardware prefetches best alone. Intel's stops at the end of each
-// page of 4 KB, so there it is never left alone.
+// Beside up to so many rows the hardware prefetches best alone. Intel's stays within a page of
+// 4 KB, and is never left alone.
 inline int64_t alone_rows() {
 #if defined(__x86_64__) || defined(__i386__)
     static const bool intel = __builtin_cpu_is("intel");
