@@ -60,7 +60,7 @@ drift:
   covered: 0.6
 retrain: {cool_down_days: 0, per_week: 50, gpu_hours_per_day: 1000}
 regional: {share: 0.35}
-corpus: {days: 0.0016, least_answers: 20, retry_hours: 0.01}
+corpus: {days: 0.0007, held_out: 0.1, least_answers: 20, retry_hours: 0.01}  # of a minute
 canary:
   steps: [25, 50, 100]
   least_requests: 15
