@@ -76,8 +76,8 @@ def test_expired_token_ids_are_not_shown(tmp_path: Path) -> None:
     now = time.time()
     write(tmp_path, with_ids("late", expires=now - 1), with_ids("fresh", expires=now + 100))
     with open_traces(tmp_path) as traces:
-        shown = dict(traces.query("SELECT id, output_ids FROM requests").rows)
-    assert shown == {"late": None, "fresh": [70_001, 70_002]}
+        rows = traces.query("SELECT id, output_ids, forced_places FROM requests").rows
+    assert sorted(rows) == [("fresh", [70_001, 70_002], [1]), ("late", None, None)]
 
 
 def test_an_empty_folder_has_empty_views(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_requests_are_selected(tmp_path: Path) -> None:
 
 
 def test_files_of_an_older_version_are_read(tmp_path: Path) -> None:
-    """They do not say where a grammar left no choice, and are merged with files that do."""
+    """They do not say where a grammar left no choice, and are read beside files that do."""
     write(tmp_path, with_ids("old", expires=time.time() + DAY))
     (path,) = parts(tmp_path)
     table = read_part(path).drop_columns(["forced_places"])

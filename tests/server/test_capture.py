@@ -42,7 +42,7 @@ ONE, TWO, THREE = "sk-first", "sk-second", "sk-third"
 KEYS = (f"open {ONE} tokens=shared", f"mine {TWO} tokens=own", f"quiet {THREE}")
 SECRET_TEXT = "The password of the archive is Fahrradkette."
 LONG = {**TEXT, "prompt": PROMPT, "temperature": 0}
-BOUND = {"ignore_eos": False}  # a grammar decides when the output ends
+ENDS_BY_ITSELF = {"ignore_eos": False}  # a grammar decides when
 
 
 @pytest.fixture(autouse=True)
@@ -137,12 +137,15 @@ def test_without_consent_no_token_id_and_no_text_reaches_the_disk(tmp_path: Path
             for key in (ONE, TWO, THREE)
         ]
         ask(server, key=ONE, **LONG, user="anna@example.org")
+        bound = {**LONG, **ENDS_BY_ITSELF, "structured_outputs": {"regex": "[ab]{3}-xyz"}}
+        ask(server, key=ONE, **bound)
     rows = list(read_requests(tmp_path))
-    assert len(rows) == 4
+    assert len(rows) == 5 and max(row.forced for row in rows) > 2
     raw, values = on_disk(tmp_path)
     for row in json.loads(values[values.index("[[") :]):
         for record in row:
             assert record.get("prompt_ids") is None and record.get("output_ids") is None
+            assert record.get("forced_places") is None
     said = asked[0]["choices"][0]["message"]["content"]
     for text in (SECRET_TEXT, "Fahrradkette", "Kettenschloss", "anna@example.org", said[:12]):
         assert text.encode() not in raw and text not in values
@@ -199,7 +202,7 @@ def test_token_ids_expire_in_time(tmp_path: Path) -> None:
 
 
 def test_where_a_grammar_forced_tokens_is_kept_beside_them(tmp_path: Path) -> None:
-    bound = {**LONG, **BOUND, "structured_outputs": {"regex": "[ab]{3}-[cd]{2}-xyz"}}
+    bound = {**LONG, **ENDS_BY_ITSELF, "structured_outputs": {"regex": "[ab]{3}-[cd]{2}-xyz"}}
     with serving(tiny_engine(), tmp_path, traces_tokens=True) as server:
         told = ask(server, **bound, speculative={"drafter": "ngram", "policy": "fixed"})
         ask(server, **{**LONG, "max_tokens": 4})
@@ -216,7 +219,8 @@ def test_places_are_left_out_where_a_hook_changes_the_tokens(tmp_path: Path, hoo
     folder = tmp_path / "traces"
     settings = {"traces_tokens": True, "traces_redact": f"{hooks}:halve"}
     with serving(tiny_engine(), folder, **settings) as server:
-        ask(server, **{**LONG, **BOUND, "structured_outputs": {"regex": "[ab]{3}-xyz"}})
+        bound = {**LONG, **ENDS_BY_ITSELF, "structured_outputs": {"regex": "[ab]{3}-xyz"}}
+        ask(server, **bound)
     (table,) = request_tables(folder, columns=["output_ids", "forced_places", "forced"])
     (row,) = table.to_pylist()
     assert len(row["output_ids"]) == 2 and row["forced"] > 2 and row["forced_places"] is None

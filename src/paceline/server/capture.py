@@ -34,6 +34,9 @@ from paceline.server.settings import ServerSettings
 log = logging.getLogger(__name__)
 Ids = Sequence[int]
 Redact = Callable[[list[int], list[int]], tuple[Ids, Ids] | None]
+# Rules whose rounds say which tokens were forced; "" is no round at all. Under the others a drafted
+# token in such a place counts as accepted.
+TELLING = ("", "match")
 SCOPES = {"no": "", "own": OWN, "shared": SHARED}  # by the consent of a key
 # estimated bytes of what waits for the writer
 REQUEST_BYTES, ROUND_BYTES, TOKEN_BYTES = 1000, 250, 8
@@ -92,7 +95,10 @@ class Capture:
         stream = None if first is None else first.stream
         scope, ids = self._token_ids(ended)
         prompt_ids, output_ids = (None, None) if ids is None else ids
+        rule = "" if stream is None else stream.rule
         forced = ended.forced_places if _is_output(ended, output_ids) else None
+        if request.params.grammar is not None and rule not in TELLING:
+            forced = None
         expires = ended.time + self._settings.traces_ttl * DAY_SECONDS
         row = RequestTrace(
             id=request.id,
@@ -115,7 +121,7 @@ class Capture:
             finish=finish_of(last).value,
             temperature=request.params.temperature,
             grammar=request.params.grammar is not None,
-            rule="" if stream is None else stream.rule,
+            rule=rule,
             draft_bound=request.max_draft_len,
             prompt_ids=prompt_ids,
             output_ids=output_ids,

@@ -78,6 +78,6 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def left_over(world: World) -> list[Path]:
-    """Return what is left of sets, and of what jobs made of them."""
+    """Return what is left of sets, of what jobs made of them, and of building corpora."""
     store = world.store.folder
-    return [*(store / "training").iterdir(), *store.glob("jobs/*/out")]
+    return [*(store / "training").iterdir(), *store.glob("jobs/*/out"), *store.glob("corpora/*")]

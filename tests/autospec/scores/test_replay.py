@@ -155,7 +155,10 @@ def test_what_a_grammar_forced_is_no_merit_of_a_draft(kind, target, records_dfla
 
     def stood(rounds: list[list[Round]]) -> list[list[tuple[object, ...]]]:
         """Drafts that leave the grammar are cut where it is known, so lengths are not compared."""
-        return [[(r.position, r.accepted, r.accepted and r.part) for r in text] for text in rounds]
+        return [
+            [(r.position, r.accepted, r.bonus, r.forced, r.accepted and r.part) for r in text]
+            for text in rounds
+        ]
 
     assert stood(replayed) == stood(served)
     stats = SpeculationStats.of(round for text in served for round in text)

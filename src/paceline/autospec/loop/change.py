@@ -7,7 +7,6 @@ transaction of the store, so a kill leaves the change before the step or behind 
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,7 +135,6 @@ class ChangeStep:
             self._stop(str(error))
         else:
             tools.journal.update(change, tools.clock(), ChangeStage.SCORING)
-        shutil.rmtree(self._root, ignore_errors=True)
 
     def _registered(self, parent: DrafterVersion, made: str) -> DrafterVersion:
         """Return the version that is `made` here, which the store knows then."""
@@ -171,7 +169,6 @@ class ChangeStep:
         try:
             if self._is_trained(tools.store.version(change.replaces)):
                 tools.journal.update(change, tools.clock(), ChangeStage.SCORING)
-                shutil.rmtree(self._root, ignore_errors=True)
         except InvalidRequest as error:
             self._stop(f"not trained: {error}")
 
@@ -203,21 +200,21 @@ class ChangeStep:
         corpus = self._fresh_corpus(parent)
         spec = spec_trained(parent, folders, Path(job.checkpoint), corpus, tools.clock())
         told = f"trained by job {job.id} in {job.spent:.0f} s, from {parent.name}"
-        told += "" if corpus is None else ", with a corpus of the same answers"
+        told += "" if corpus is None else ", with a corpus of the same days"
         store.complete(version.name, spec, self._author(told))
         return True
 
     def _fresh_corpus(self, parent: DrafterVersion) -> Path | None:
-        """Return a corpus of the answers that the weights have learnt from: that of `parent` is of
-        a time with fewer answers like them. None where `parent` has none, and where the weights
-        have learnt from something else or the answers are too few."""
+        """Return a corpus of the answers of the days that the weights have learnt from. None where
+        `parent` has no corpus, where the weights have learnt from a synthetic set, and where the
+        answers are too few or cannot be read: then the corpus of `parent` stays."""
         tools, policy = self.tools, self.tools.policy
         if CORPUS not in parent.artefacts or self.change.progress.synthetic:
             return None
         known = parent.target.completed(tools.target)
         taken = policy.corpus.model_copy(update={"held_out": policy.training.held_out})
-        answers, now = self._answers(), tools.clock()
         try:
+            answers, now = self._answers(), tools.clock()
             return made_corpus(self._root, self.change.cohort, answers, known, taken, now)
         except InvalidRequest as error:
             log.info("%s keeps the corpus of %s: %s", self.change.version, parent.name, error)

@@ -51,7 +51,7 @@ def made_corpus(
     Raises InvalidRequest where there are too few answers, or nobody knows the tokenizer.
     """
     there = corpus_versions(root)
-    if there:
+    if there and read_corpus_manifest(there[-1], CORPUS).expires > now:
         return there[-1]
     if target.tokenizer is None:
         expected = "a version whose target is known, or --model, so that its tokenizer is"

@@ -115,6 +115,8 @@ def scorable(
         size = len(answer.prompt_ids) + len(answer.output_ids)
         if len(answer.output_ids) < 2:
             counts["too_short"] += 1
+        elif not chosen_places(answer):
+            counts["all_forced"] += 1
         elif size > candidates.longest_text:
             counts["too_long"] += 1
         elif 0 < answer.time <= newest or (not answer.time and _content(answer) in known):
@@ -122,6 +124,12 @@ def scorable(
         else:
             _check_ids(answer, candidates.vocabulary)
             yield answer
+
+
+def chosen_places(answer: CorpusAnswer) -> set[int]:
+    """Return the places of the tokens that the target chose, but for the first one, which comes
+    with the prompt."""
+    return {*range(1, len(answer.output_ids))} - {*answer.forced_places}
 
 
 def _known_to_corpora(specs: Mapping[str, str]) -> tuple[float, set[tuple[object, ...]]]:

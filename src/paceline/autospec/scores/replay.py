@@ -71,13 +71,14 @@ class _Reader:
         request = self.request
         before, computed = len(request.tokens), request.computed
         own, accepted, drafted = self._stand(draft.tokens)
+        bonus = own not in self.forced
         self.commit(own + 1)
-        forced = len(request.tokens) - before - accepted - 1
         round = Round(
             before - request.prompt_len,
             drafted,
             accepted,
-            forced=forced,
+            bonus,
+            forced=len(request.tokens) - before - accepted - bonus,
             proposed=len(draft.proposed),
             part=draft.part,
         )
@@ -95,7 +96,8 @@ class _Reader:
     def _stand(self, draft: Sequence[int]) -> tuple[int, int, int]:
         """Return where the target's own token follows, how many tokens of a draft stand before it,
         and how many were drafted: those in the place of a forced token were not. What is drafted
-        behind another token than a forced one is left out, as engine.grammar does."""
+        behind another token than a forced one is left out, as engine.grammar does. Where a draft
+        leaves the grammar, and would be cut in serving, is not known."""
         place, at, accepted, left_out = len(self.request.tokens), 0, 0, 0
         end = place + self.limit
         while place < end and (at < len(draft) or place in self.forced):

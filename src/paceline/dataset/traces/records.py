@@ -37,7 +37,8 @@ class RequestTrace:
     draft_bound   longest draft that it could have had
     prompt_ids, output_ids, expires   None without consent, or when they have expired
     forced_places   places in `output_ids` of the tokens that a grammar left no choice about; None
-                    without `output_ids`, and where nobody knows
+                    without `output_ids`, and where nobody knows: of other engines, under the rules
+                    `token` and `block`, and behind a hook that changed the output
     """
 
     id: str

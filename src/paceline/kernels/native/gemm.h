@@ -29,11 +29,11 @@ constexpr int kTileRows = 4;
 // What is computed next is fetched into the L2 cache: L1 has room for what is computed now, and the
 // core can wait for twice as many lines of L2.
 constexpr int kNextLevel = 2;  // of __builtin_prefetch
-// The panel's words are fetched so many before they are needed: the hardware does not look far
-// enough ahead.
+// Beside more than alone_rows() rows the hardware does not look far enough ahead: the panel's words
+// are fetched so many before they are needed.
 constexpr int kAheadWords = 64;
-// Beside up to so many rows the hardware prefetches best alone. Intel's stays within a page of
-// 4 KB, and is never left alone.
+// Beside up to so many rows the hardware prefetches best alone; on Intel, never (docs/benchmarks.md,
+// "One forward, by rows").
 inline int64_t alone_rows() {
 #if defined(__x86_64__) || defined(__i386__)
     static const bool intel = __builtin_cpu_is("intel");
