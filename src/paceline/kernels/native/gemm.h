@@ -32,8 +32,8 @@ constexpr int kNextLevel = 2;  // of __builtin_prefetch
 // Beside more than alone_rows() rows the hardware does not look far enough ahead: the panel's words
 // are fetched so many before they are needed.
 constexpr int kAheadWords = 64;
-// Beside up to so many rows the hardware prefetches best alone; on Intel, never (docs/benchmarks.md,
-// "One forward, by rows").
+// Beside up to so many rows the hardware prefetches best alone; on Intel it never does
+// (docs/benchmarks.md, "One forward, by rows").
 inline int64_t alone_rows() {
 #if defined(__x86_64__) || defined(__i386__)
     static const bool intel = __builtin_cpu_is("intel");
