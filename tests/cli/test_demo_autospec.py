@@ -179,6 +179,8 @@ class ToldStory(AutospecStory):
 @pytest.mark.parametrize("stage", [ChangeStage.CANARY, ChangeStage.LIVE])
 def test_a_canary_without_a_verdict_is_ended_by_hand(tmp_path: Path, stage: ChangeStage) -> None:
     story, periods = ToldStory(tmp_path, stage), ShopPeriods(CHANGED)
+    # its training had begun when the last corpus was live
+    periods.changes = [weights(ChangeStage.TRAINING, RECOVERED)]
     story._train(cast(TrafficLoad, None), periods)
     assert story.ran == (["drafters retire auto-2"] if stage is ChangeStage.CANARY else [])
     (trained,) = periods.changes

@@ -203,7 +203,7 @@ class AutospecStory:
     def _train(self, load: TrafficLoad, periods: ShopPeriods) -> None:
         """Wait until new weights, which learn from what the app is asked now, are tried."""
         self._chapter("what the corpora have not won back, weights learn")
-        periods.weights, known = True, {change.id for change in periods.changes}
+        periods.weights = True
 
         def weights() -> ChangeRecord | None:
             trained = (c for c in self._adapted() if c.origin is ChangeOrigin.WEIGHTS)
@@ -220,8 +220,9 @@ class AutospecStory:
         if trained is not None and not trained.stage.is_over:
             self._end_trial(load, trained.version, is_over)
             trained = weights()
-        if trained is not None and trained.id not in known:
-            periods.changes.insert(0, trained)
+        if trained is not None:  # it may have begun before the last corpus was live
+            earlier = [change for change in periods.changes if change.id != trained.id]
+            periods.changes = [trained, *earlier]
 
     def _end_trial(self, load: TrafficLoad, version: str, is_over: Callable[[], bool]) -> None:
         """End a canary that has no verdict by hand: what it gains is too little to be sure of."""
