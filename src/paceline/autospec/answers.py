@@ -50,7 +50,7 @@ def read_answers(source: str, model: str, *, for_key: str | None = None) -> Iter
     """
     path, split = _split(source)
     if is_traces(path):
-        return _trace_answers(path, for_key)
+        return map(traced_answer, read_tokens(path, for_key=for_key))
     if path.is_dir():
         return _set_answers(path, split)
     if not path.is_file():
@@ -68,15 +68,8 @@ def read_all_answers(
 
 def traced_answer(trace: TokenTrace) -> CorpusAnswer:
     """Return the answer that a trace holds."""
-    return CorpusAnswer(
-        trace.time,
-        trace.cohort.label,
-        trace.key,
-        trace.prompt_ids,
-        trace.output_ids,
-        trace.expires,
-        forced_places=trace.forced_places,
-    )
+    head = trace.time, trace.cohort.label, trace.key, trace.prompt_ids, trace.output_ids
+    return CorpusAnswer(*head, trace.expires, forced_places=trace.forced_places)
 
 
 def _split(source: str) -> tuple[Path, str]:
@@ -85,11 +78,6 @@ def _split(source: str) -> tuple[Path, str]:
     if colon and split in SPLITS and not local_path(source, FIELD).exists():
         return local_path(before, FIELD), split
     return local_path(source, FIELD), "train"
-
-
-def _trace_answers(folder: Path, for_key: str | None) -> Iterator[CorpusAnswer]:
-    for trace in read_tokens(folder, for_key=for_key):
-        yield traced_answer(trace)
 
 
 def _set_answers(folder: Path, split: str) -> Iterator[CorpusAnswer]:
@@ -123,12 +111,4 @@ def _line_answers(path: Path, usual: str) -> Iterator[CorpusAnswer]:
             if beyond:
                 expected = f"places in output_ids, below {len(line.output_ids)}"
                 raise InvalidRequest(f"{where}.forced_places", beyond[0], expected)
-            yield CorpusAnswer(
-                line.time,
-                cohort,
-                line.key,
-                line.prompt_ids,
-                line.output_ids,
-                line.expires,
-                forced_places=line.forced_places,
-            )
+            yield CorpusAnswer(**{**dict(line), "cohort": cohort})

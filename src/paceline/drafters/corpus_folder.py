@@ -61,6 +61,12 @@ class CorpusAnswer:
     repeats: int = 1
     forced_places: Sequence[int] = ()
 
+    @property
+    def chosen_places(self) -> set[int]:
+        """The places of the tokens that the target chose, but for the first one, which comes with
+        the prompt."""
+        return {*range(1, len(self.output_ids))} - {*self.forced_places}
+
 
 class CorpusCohort(Document):
     """The part of a corpus that comes from one cohort."""

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from paceline.autospec.canary import CanaryAction, advanced, begun, judge, observed
 from paceline.autospec.jobs import JobState
-from paceline.autospec.loop.corpora import held_out, made_corpus, spec_with
+from paceline.autospec.loop.corpora import CORPORA, held_out, made_corpus, spec_with
 from paceline.autospec.loop.journal import ChangeOrigin, ChangeRecord, ChangeStage, LoopJournal
 from paceline.autospec.loop.observe import CanaryArms, TraceFolder
 from paceline.autospec.loop.routed import routed_cohorts
@@ -42,7 +42,6 @@ from paceline.drafters.corpus_folder import CorpusAnswer
 
 log = logging.getLogger(__name__)
 ACTOR = "autospec"
-CORPORA = "corpora"  # folder of the store in which corpora are built
 SETTLED_SECONDS = 30.0  # after which a request that ended is in the traces
 DAY = 86400.0
 HELD_OUT = "answers held out"
@@ -205,19 +204,17 @@ class ChangeStep:
         return True
 
     def _fresh_corpus(self, parent: DrafterVersion) -> Path | None:
-        """Return a corpus of the answers of the days that the weights have learnt from. None where
-        `parent` has no corpus, where the weights have learnt from a synthetic set, and where the
-        answers are too few or cannot be read: then the corpus of `parent` stays."""
-        tools, policy = self.tools, self.tools.policy
-        if CORPUS not in parent.artefacts or self.change.progress.synthetic:
+        """Return a corpus of the days that the weights have learnt from. None where `parent` has
+        none, for weights of a synthetic set, and for answers that are too few or unreadable."""
+        policy, change = self.tools.policy, self.change
+        if CORPUS not in parent.artefacts or change.progress.synthetic:
             return None
-        known = parent.target.completed(tools.target)
+        known, now = parent.target.completed(self.tools.target), self.tools.clock()
         taken = policy.corpus.model_copy(update={"held_out": policy.training.held_out})
         try:
-            answers, now = self._answers(), tools.clock()
-            return made_corpus(self._root, self.change.cohort, answers, known, taken, now)
+            return made_corpus(self._root, change.cohort, self._answers(), known, taken, now)
         except InvalidRequest as error:
-            log.info("%s keeps the corpus of %s: %s", self.change.version, parent.name, error)
+            log.info("%s keeps the corpus of %s: %s", change.version, parent.name, error)
             return None
 
     def _turns_synthetic(self) -> bool:

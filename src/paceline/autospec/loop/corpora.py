@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from paceline.autospec.corpus import CorpusPlan, build_corpus
@@ -13,6 +14,7 @@ from paceline.core import InvalidRequest
 from paceline.core.spec_line import SpecLine
 from paceline.drafters.corpus_folder import CorpusAnswer, corpus_versions, read_corpus_manifest
 
+CORPORA = "corpora"  # folder of the store in which corpora are built, a folder for each change
 DAY = 86400.0
 SHORTEST_DAYS = 1 / 24  # of a corpus: one that expires sooner is not worth a canary
 LOOKING_UP = ("suffix", "hybrid")  # kinds of drafters that draft from a corpus
@@ -75,6 +77,14 @@ def made_corpus(
     )
     described = {"name": target.name or "unknown", "tokenizer_sha256": target.tokenizer}
     return build_corpus(root, learnt, described, plan, now)
+
+
+def tidy_corpora(store: Path, needed: Collection[str]) -> None:
+    """Remove what was built in a store's folder for other changes than the `needed` ids."""
+    root = store / CORPORA
+    for folder in root.iterdir() if root.is_dir() else ():
+        if folder.name not in needed:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def spec_with(version: DrafterVersion, folders: Mapping[str, Path], corpus: Path) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from paceline.autospec.drift import (
@@ -18,14 +17,8 @@ from paceline.autospec.drift import (
     drift_case,
 )
 from paceline.autospec.loop.calendar import DriftCalendar
-from paceline.autospec.loop.change import (
-    CORPORA,
-    SETTLED_SECONDS,
-    ChangeStep,
-    ChangeTools,
-    CohortScorer,
-)
-from paceline.autospec.loop.corpora import expiry
+from paceline.autospec.loop.change import SETTLED_SECONDS, ChangeStep, ChangeTools, CohortScorer
+from paceline.autospec.loop.corpora import expiry, tidy_corpora
 from paceline.autospec.loop.decide import LoopAction, LoopDecision, Situation, decide
 from paceline.autospec.loop.history import given_up, ledger_entries
 from paceline.autospec.loop.journal import ChangeOrigin, ChangeStage, LoopJournal
@@ -253,19 +246,11 @@ class Autospec:
         active, training = self.journal.active(), ChangeStage.TRAINING
         self._tools.trainer.tidy({c.version for c in active if c.stage is training})
         building = (training, ChangeStage.BUILDING)
-        self._tidy_corpora({str(c.id) for c in active if c.stage in building})
+        tidy_corpora(self.store.folder, {str(c.id) for c in active if c.stage in building})
         given = {c.version for c in self.journal.changes() if c.stage is ChangeStage.STOPPED}
         for version in self.store.versions(VersionState.RETIRED):
             if version.artefacts and self._is_past(version, given):
                 self.store.discard(version.name)
-
-    def _tidy_corpora(self, needed: Collection[str]) -> None:
-        """Remove the folders of corpora that nobody builds any more: the store has its own copy, or
-        the change was stopped. `needed` are the ids of changes."""
-        root = self.store.folder / CORPORA
-        for folder in root.iterdir() if root.is_dir() else ():
-            if folder.name not in needed:
-                shutil.rmtree(folder, ignore_errors=True)
 
     def _is_past(self, version: DrafterVersion, given: set[str]) -> bool:
         times = expiry(self.store.folders(version))

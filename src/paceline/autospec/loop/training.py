@@ -244,12 +244,9 @@ def network_of(version: DrafterVersion, folders: Mapping[str, Path], init: str |
 
 
 def spec_trained(
-    version: DrafterVersion,
-    folders: Mapping[str, Path],
-    network: Path,
-    corpus: Path | None,
-    now: float,
-) -> str:
+    version: DrafterVersion, folders: Mapping[str, Path], network: Path,
+    corpus: Path | None, now: float,
+) -> str:  # fmt: skip
     """Return the spec of a version with another network in place of its own, and with `corpus` in
     place of its own. With None it keeps its corpus, unless that has expired."""
     line = SpecLine.parse((version.spec or "").format_map(folders))

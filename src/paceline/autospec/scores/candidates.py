@@ -115,7 +115,7 @@ def scorable(
         size = len(answer.prompt_ids) + len(answer.output_ids)
         if len(answer.output_ids) < 2:
             counts["too_short"] += 1
-        elif not chosen_places(answer):
+        elif not answer.chosen_places:
             counts["all_forced"] += 1
         elif size > candidates.longest_text:
             counts["too_long"] += 1
@@ -124,12 +124,6 @@ def scorable(
         else:
             _check_ids(answer, candidates.vocabulary)
             yield answer
-
-
-def chosen_places(answer: CorpusAnswer) -> set[int]:
-    """Return the places of the tokens that the target chose, but for the first one, which comes
-    with the prompt."""
-    return {*range(1, len(answer.output_ids))} - {*answer.forced_places}
 
 
 def _known_to_corpora(specs: Mapping[str, str]) -> tuple[float, set[tuple[object, ...]]]:

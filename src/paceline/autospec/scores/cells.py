@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from paceline.autospec.scores.candidates import chosen_places
 from paceline.autospec.scores.matrix import ALL, NONE, PartScore, ScoreCell, ratio_estimate
 from paceline.autospec.scores.replay import ReplayedText
 from paceline.autospec.scores.worth import RoundSeconds
@@ -59,7 +58,7 @@ def plain_cells(texts: Sequence[CorpusAnswer], *, priced: bool) -> Iterator[Scor
     for text in texts:
         by_cohort[text.cohort].append(text)
     for cohort, among in [(ALL, texts), *sorted(by_cohort.items())]:
-        rounds = [len(chosen_places(text)) for text in among]
+        rounds = [len(text.chosen_places) for text in among]
         plain = ratio_estimate(rounds, rounds)
         yield ScoreCell(
             drafter=NONE,

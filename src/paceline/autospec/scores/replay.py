@@ -73,16 +73,9 @@ class _Reader:
         own, accepted, drafted = self._stand(draft.tokens)
         bonus = own not in self.forced
         self.commit(own + 1)
-        round = Round(
-            before - request.prompt_len,
-            drafted,
-            accepted,
-            bonus,
-            forced=len(request.tokens) - before - accepted - bonus,
-            proposed=len(draft.proposed),
-            part=draft.part,
-        )
-        self.rounds.append(round)
+        forced = len(request.tokens) - before - accepted - bonus
+        counts = before - request.prompt_len, drafted, accepted, bonus, forced
+        self.rounds.append(Round(*counts, proposed=len(draft.proposed), part=draft.part))
         request.computed = own
         return self.rows(computed, own - computed)
 
@@ -95,9 +88,8 @@ class _Reader:
 
     def _stand(self, draft: Sequence[int]) -> tuple[int, int, int]:
         """Return where the target's own token follows, how many tokens of a draft stand before it,
-        and how many were drafted: those in the place of a forced token were not. What is drafted
-        behind another token than a forced one is left out, as engine.grammar does. Where a draft
-        leaves the grammar, and would be cut in serving, is not known."""
+        and how many were drafted, beside forced ones and behind no other token than a forced one.
+        Where serving would cut a draft that leaves the grammar is not known."""
         place, at, accepted, left_out = len(self.request.tokens), 0, 0, 0
         end = place + self.limit
         while place < end and (at < len(draft) or place in self.forced):

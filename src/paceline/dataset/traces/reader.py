@@ -19,8 +19,9 @@ from paceline.dataset.traces.records import (
     TOKEN_COLUMNS,
     RequestTrace,
     RoundTrace,
+    arrow_module,
     request_rows,
-    with_columns,
+    schema,
     without_tokens,
 )
 
@@ -86,7 +87,8 @@ def request_tables(
                 table = read_part(path, needed)
             except FileNotFoundError:
                 continue  # its days are over
-            table = selection.of(with_columns(table, REQUESTS, sorted(needed)))
+            whole = [schema(REQUESTS).empty_table(), table]  # an older file lacks columns
+            table = selection.of(arrow_module().concat_tables(whole, promote_options="default"))
             if table.num_rows:
                 yield _without_expired(table, time.time()).select(wanted)
 

@@ -36,9 +36,7 @@ class RequestTrace:
     seconds       of its steps; `ar_seconds` of as many steps without drafts, by the cost table
     draft_bound   longest draft that it could have had
     prompt_ids, output_ids, expires   None without consent, or when they have expired
-    forced_places   places in `output_ids` of the tokens that a grammar left no choice about; None
-                    without `output_ids`, and where nobody knows: of other engines, under the rules
-                    `token` and `block`, and behind a hook that changed the output
+    forced_places   places in `output_ids` where a grammar left no choice; None where nobody knows
     """
 
     id: str
@@ -182,17 +180,6 @@ def batch(kind: str, rows: Sequence[RequestTrace] | Sequence[RoundTrace]) -> Any
         arrow.array(list(map(attrgetter(field.name), rows)), type=field.type) for field in columns
     ]
     return arrow.RecordBatch.from_arrays(arrays, schema=columns)
-
-
-def with_columns(table: Any, kind: str, names: Iterable[str]) -> Any:
-    """Return a table that has all columns of `names`: nulls stand in those that a file of an older
-    version lacks."""
-    arrow, columns = arrow_module(), schema(kind)
-    for name in names:
-        if name not in table.column_names:
-            field = columns.field(name)
-            table = table.append_column(field, arrow.nulls(table.num_rows, field.type))
-    return table
 
 
 def request_rows(table: Any) -> Iterable[RequestTrace]:
