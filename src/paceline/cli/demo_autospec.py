@@ -62,7 +62,7 @@ retrain: {cool_down_days: 0, per_week: 50, gpu_hours_per_day: 1000}
 regional: {share: 0.35}
 corpus: {days: 0.0007, held_out: 0.1, least_answers: 20, retry_hours: 0.01}  # of a minute
 canary:
-  steps: [25, 50, 100]
+  steps: [50, 100]
   least_requests: 15
   tuned_requests: 40
   least_hours: 0
@@ -74,7 +74,7 @@ training: {{template: "{template}", init: "{init}", days: 0.003, least_answers: 
 """
 JOB = """\
 command: ["{python}", -m, paceline, train, "{data}", --out, "{out}", --model, "{model}", --init,
-  "{init}", --steps, "20", --texts, "4", --micro, "4", --anchors, "16", --eval-texts, "8",
+  "{init}", --steps, "14", --texts, "4", --micro, "4", --anchors, "16", --eval-texts, "8",
   --eval-anchors, "8"]
 best: ["{out}/drafter", "{out}/drafter.old"]
 nice: 19
