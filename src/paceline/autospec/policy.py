@@ -193,6 +193,9 @@ class TrainingPolicy(Document):
     epochs: Annotated[float, Between(0, open=True)] = about("passes over the answers", 4.0)
     gpus: Count | None = about("{gpus} of the template", None)
     gain: Share = about("gain of AL on the answers held out without which it is not tried", 0.02)
+    aim: Annotated[float, Between(1)] = about(
+        "AL that new weights are expected to reach, over that before a fall", 1.0
+    )
 
 
 class RoutingPolicy(Document):

@@ -70,11 +70,12 @@ canary:
 """
 NO_WEIGHTS = "training: {template: null}\n"
 WEIGHTS = """\
-training: {{template: "{template}", init: "{init}", days: 0.003, least_answers: 60}}
+training: {{template: "{template}", init: "{init}", days: 0.003, least_answers: 60,
+  aim: 1.2}}  # a corpus alone may win back all that was lost
 """
 JOB = """\
 command: ["{python}", -m, paceline, train, "{data}", --out, "{out}", --model, "{model}", --init,
-  "{init}", --steps, "14", --texts, "4", --micro, "4", --anchors, "16", --eval-texts, "8",
+  "{init}", --steps, "12", --texts, "4", --micro, "4", --anchors, "16", --eval-texts, "8",
   --eval-anchors, "8"]
 best: ["{out}/drafter", "{out}/drafter.old"]
 nice: 19

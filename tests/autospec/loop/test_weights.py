@@ -180,6 +180,19 @@ def test_a_corpus_that_won_all_back_leaves_nothing_to_train_for(world: World) ->
     assert notes(world) == []
 
 
+def test_weights_may_aim_at_more_than_was_lost(tmp_path: Path) -> None:
+    """The corpus of the test before, and a policy that expects more of weights."""
+    world = made_world(tmp_path, aim=1.3)
+    world.history(shop=0.2)
+    world.answers()
+    world.al = {"base/shop": 2.4, "auto-1": 3.3, "auto-2": 3.8}
+    world.scores = {"base": 2.4, "auto-1": 3.3, "auto-2": 3.8}
+    settle(world)
+    assert world.store.live()[SHOP] == "auto-2"
+    end_all(world.store.folder)
+    world.close()
+
+
 def test_what_counts_is_acceptance_since_the_corpus_is_live_not_what_its_canary_promised(
     world: World,
 ) -> None:

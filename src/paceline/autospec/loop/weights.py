@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paceline.autospec.drift import (
     DriftDecision,
@@ -12,6 +12,7 @@ from paceline.autospec.drift import (
     Ledger,
     LedgerEntry,
     LedgerKind,
+    RetrainWorth,
 )
 from paceline.autospec.drift.worth import objections, retrain_worth
 from paceline.autospec.loop.change import ChangeTools
@@ -53,7 +54,7 @@ def weights_decisions(
     its times and `now` are those of drift."""
     for case in cases:
         fallen = case.fallen
-        worth = retrain_worth([fallen], policy.retrain)
+        worth = weights_worth(fallen, policy)
         against = (*objections([fallen], worth, ledger, now, policy.retrain), *case.missing)
         action = LoopAction.WAIT if against else LoopAction.TRAIN
         why = [
@@ -77,6 +78,12 @@ def weights_decisions(
             tuple(why),
             against,
         )
+
+
+def weights_worth(fallen: FallenCohort, policy: AutospecPolicy) -> RetrainWorth:
+    """Return what training a cohort's weights would save, where they reach what is aimed at."""
+    aimed = replace(fallen, before=fallen.before * policy.training.aim)
+    return retrain_worth([aimed], policy.retrain)
 
 
 def weights_cases(tools: ChangeTools, seen: Sequence[SeenCohort], now: float) -> list[WeightsCase]:
@@ -200,7 +207,7 @@ def _needs_that_pay(
 ) -> tuple[tuple[str, ...], str]:
     """Return what a training lacks and what it learns from, as _needs(); nothing where it does not
     pay anyway."""
-    if not retrain_worth([fallen], tools.policy.retrain).pays:
+    if not weights_worth(fallen, tools.policy).pays:
         return (), ""
     missing, source = _needs(tools, fallen.label, now)
     return tuple(missing), source
