@@ -164,6 +164,7 @@ def http(args: argparse.Namespace) -> None:
 
     (model,) = args.models
     options = {} if args.quantize is None else {"quantize": args.quantize}
+    pause = args.client_pause / 1e3
     llm = LLM(model, None, prefix_cache=False, **options)
     flags = [arg for name, value in options.items() for arg in (f"--{name}", value)]
     texts = prompt_set("chat")
@@ -179,7 +180,7 @@ def http(args: argparse.Namespace) -> None:
             for turn in range(-1, turns):
                 asked = [texts[(turn + i) % len(texts)] for i in range(at_once)]
                 sides = [
-                    ("http", partial(over_http, server.port, name_of(model), asked, TOKENS)),
+                    ("http", partial(over_http, server.port, name_of(model), asked, TOKENS, pause)),
                     ("in process", partial(in_process, llm, asked, TOKENS)),
                 ]
                 for name, side in sides if turn % 2 else reversed(sides):
@@ -189,6 +190,8 @@ def http(args: argparse.Namespace) -> None:
             rows.append((at_once, *_http_row(measured["http"], measured["in process"])))
         server.stop()
     precision = args.quantize or "bfloat16"
+    if pause:
+        precision += f", a client that looks every {args.client_pause:g} ms"
     table(f"HTTP streaming ÷ in process, {name_of(model)}, {precision}, {TOKENS} tokens of chat "
           f"prompts ({machine()})",
           ["at once", "TPOT ÷", "95% interval", "throughput ÷", "95% interval",
@@ -261,6 +264,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--at-once", type=int, nargs="+", default=[1, 8, 32], help="of http")
     parser.add_argument("--quantize", help="of http: int8")
+    parser.add_argument("--client-pause", type=float, default=0.0, help="of http: ms between looks")
     args = parser.parse_args()
     COMMANDS[args.what](args)
 

@@ -59,18 +59,21 @@ def questions(tokens: int, seed: int) -> Iterator[tuple[str, int]]:
         yield text, rng.randint(int(FEWER_TOKENS * tokens), tokens)
 
 
-def over_http(port: int, model: str, texts: Sequence[str], tokens: int) -> Streamed:
+def over_http(
+    port: int, model: str, texts: Sequence[str], tokens: int, pause: float = 0.0
+) -> Streamed:
     """Ask for all texts at once, each on a connection of its own."""
-    return queued_over_http(port, model, [(text, tokens) for text in texts], len(texts))
+    return queued_over_http(port, model, [(text, tokens) for text in texts], len(texts), pause)
 
 
 def queued_over_http(
-    port: int, model: str, asked: Iterable[tuple[str, int]], at_once: int
+    port: int, model: str, asked: Iterable[tuple[str, int]], at_once: int, pause: float = 0.0
 ) -> Streamed:
     """Ask for texts with so many tokens each, the next one when one of `at_once` has ended.
 
     The client shares the server's cores, so it only notes when bytes come and reads them later:
-    http.client takes as long for a chunk as the server does.
+    http.client takes as long for a chunk as the server does. `pause` is the seconds that it sleeps
+    before it looks again: with one, it wakes less often on a core of the server's.
     """
     start, waiting = time.perf_counter(), iter(asked)
     streams: list[tuple[int, list[tuple[float, bytes]]]] = []
@@ -83,6 +86,8 @@ def queued_over_http(
                 selector.register(connection, selectors.EVENT_READ, streams[-1][1])
             if not selector.get_map():
                 break
+            if pause:
+                time.sleep(pause)
             for key, _ in selector.select():
                 assert isinstance(key.fileobj, socket.socket)
                 chunk = key.fileobj.recv(65536)

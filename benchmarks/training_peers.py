@@ -25,6 +25,7 @@ from safetensors.torch import save_file
 from training import BASE
 
 from paceline.bench.turns import in_turns, ratio_interval
+from paceline.models.any_target import TargetShape
 from paceline.models.catalog import pull
 from paceline.models.loader import load_model
 from paceline.models.networks import build_network
@@ -64,7 +65,7 @@ def peer_batches(trainer: Trainer, model: str, dtype: torch.dtype, folder: Path)
     network, _ = build_network(loaded, dtype=trainer.config.dtype, device="cpu")
     taps = trainer.form.config.target_layer_ids
     layers = (*taps, loaded.config.num_layers - 1)
-    target = LocalTarget(network, loaded.config, layers, budget=0)
+    target = LocalTarget(network, TargetShape.of(loaded.config), layers, budget=0)
     width, texts = loaded.config.hidden_size, trainer.order._texts
     for index in range(0, len(texts), trainer.config.texts):
         some = texts[index : index + trainer.config.texts]

@@ -79,6 +79,7 @@ command: ["{python}", -m, paceline, train, "{data}", --out, "{out}", --model, "{
   --eval-anchors, "8"]
 best: ["{out}/drafter", "{out}/drafter.old"]
 nice: 19
+idle: true
 """
 DAY_SECONDS = 60.0
 SEASON = " season: nothing. "  # in a line that says so; in a day of a minute there are many of them
@@ -98,7 +99,7 @@ class DemoAutospecCommand:
     out: Folder | None = about("folder for everything it makes", None, "a temporary one")
     rate: Annotated[float, Strict(False)] = about("requests in a second", 2.5)
     weights: bool = about(
-        "train weights as well, for what the corpus has not won back; takes up to 40 minutes",
+        "train weights as well, for what the corpus has not won back; takes about 20 minutes",
         False,
     )
 

@@ -101,6 +101,8 @@ def _step_back(start: dict[str, Any]) -> None:
     """Give the command its priority and its cores; it dies with this program."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     os.nice(start["nice"])
+    if start["idle"] and sys.platform == "linux":
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     if start["cpus"]:
         os.sched_setaffinity(0, start["cpus"])
 
