@@ -18,12 +18,13 @@ from paceline.engines.evaluation import (
     RunningServers,
     Servers,
 )
-from paceline.engines.evaluation.prompts import PromptSource
+from paceline.engines.evaluation.prompts import PromptSource, local_target
 from paceline.evaluate.report import evaluation_table, lines, page
 from paceline.evaluate.result import Evaluation, EvaluationSettings
 from paceline.evaluate.sets import parse_sets
 from tests.engines.fake import DRAFT_LEN, FakeClient, as_client
 from tests.engines.served import write_prompts
+from tests.training.foreign import save_foreign, write_random_set
 
 SETTINGS = EvaluationSettings(tokens=40, temperatures=(0.0,))
 FULLY = "drafter/full"
@@ -210,3 +211,13 @@ def test_rows_of_token_ids_are_not_sent_to_another_tokenizer(tmp_path: Path) -> 
     sets = parse_sets([str(synth_set(tmp_path / "mine"))])
     with pytest.raises(InvalidRequest, match="token ids of another model"):
         PromptSource(None).read(sets[0], 4, 100)
+
+
+def test_a_target_of_another_family_is_asked_in_token_ids_too(tmp_path: Path) -> None:
+    """Its tokenizer lies here, and its own training set may be what it is asked."""
+    target = local_target(str(save_foreign(tmp_path / "mixture", "qwen3_moe")))
+    assert target is not None and target.loaded is None
+    folder = write_random_set(tmp_path / "set", target.path)
+    (spec,) = parse_sets([f"random={folder}"])
+    asked = PromptSource(target).read(spec, 2, 100)
+    assert [len(prompt.prompt) for prompt in asked.prompts] == [4, 4]

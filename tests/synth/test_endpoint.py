@@ -299,3 +299,16 @@ def test_our_own_server_and_our_own_engine_write_the_same_rows(bound: str, tmp_p
     mine, theirs = rows(tmp_path / "engine"), rows(tmp_path / "server")
     assert mine == theirs and len(mine) == 40
     assert json.loads((tmp_path / "server" / "manifest.json").read_text())["target"]["answers"]
+
+
+def test_a_target_that_no_engine_of_ours_serves_is_answered_by_its_server(tmp_path: Path) -> None:
+    folder = save_target(tmp_path / "mixture")
+    config = json.loads((folder / "config.json").read_text())
+    mixture = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe"}
+    (folder / "config.json").write_text(json.dumps(config | mixture))
+    parts = made(tmp_path, folder)
+    with answering(parts, Behaviour()) as answerer:
+        run(parts, tmp_path / "set", answerer)
+    assert len(rows(tmp_path / "set")) == 40
+    with pytest.raises(InvalidRequest, match="url: got null; expected a server of mixture"):
+        SynthJob(*parts).own()

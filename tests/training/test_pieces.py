@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from paceline.models.any_target import TargetShape
 from paceline.models.dflash.config import read_dflash_config
 from paceline.training.config import TrainConfig
 from paceline.training.cost import StepCosts, layer_weights, target_operations
@@ -103,7 +104,7 @@ class CountedTarget(TrainingTarget):
 
 def test_preferred_texts_keep_their_room():
     short, long = random_text(10, 2, 256, 0), random_text(20, 2, 256, 1)
-    target = CountedTarget(tiny_config(), [0], budget=4 * 20)
+    target = CountedTarget(TargetShape.of(tiny_config()), [0], budget=4 * 20)
     target.prefer([long])
     target.read(short)  # fits the budget, which is reserved
     target.read(long)
@@ -154,7 +155,7 @@ def test_phases_add_up_time_and_operations():
         with costs.phase("data"):
             pass
         assert costs.phases["data"] > before
-    shape = tiny_config()
+    shape = TargetShape.of(tiny_config())
     assert target_operations(shape, 2) == 4.0 * shape.num_layers * layer_weights(shape)
 
 

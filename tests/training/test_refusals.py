@@ -33,6 +33,7 @@ from tests.training.runs import config, quiet
         ("short_share", 0.1, "short_share: got 0.1; expected short_block"),
         ("short_share", 0.5, "short_share: got 0.5; expected a number from 0 to 0.2"),
         ("shard_target", True, "features_gb: got 0.1; expected no shard_target"),
+        ("target_engine", "vllm", "target_engine: got 'vllm'; expected"),
     ],
 )
 def test_settings_that_cannot_be_are_refused_by_name(field, value, match, target, tmp_path):
@@ -106,6 +107,21 @@ def test_a_target_is_spread_over_several_processes_only(target, trainset, tmp_pa
     alone = {"shard_target": True, "features_gb": None}
     with pytest.raises(InvalidRequest, match="several processes, started by torchrun"):
         train(config(target, trainset, tmp_path / "run", steps=1, **alone), quiet)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"shard_target": True, "features_gb": None, "target_engine": "paceline"},
+         "target_engine: got 'paceline'; expected transformers beside shard_target"),
+        ({"quantize": "int8", "target_engine": "transformers"},
+         "quantize: got 'int8'; expected target_engine paceline"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_settings_of_the_target_that_exclude_each_other_are_refused(changes, match, tmp_path):
+    with pytest.raises(InvalidRequest, match=match):
+        config(tmp_path, tmp_path, tmp_path / "run", steps=1, **changes)
 
 
 def test_names_of_sets_are_not_shared(target, trainset, tmp_path):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from paceline.core import InvalidRequest
+from paceline.models.any_target import TargetShape
 from paceline.models.dflash.config import read_dflash_config
 from paceline.training.config import TrainConfig
 from paceline.training.shape import check_fit, drafter_json, reshaped
@@ -17,7 +18,7 @@ from tests.training.runs import SMALL
 
 
 def test_a_new_drafter_has_the_width_of_its_target():
-    target = tiny_config()
+    target = TargetShape.of(tiny_config())
     config = TrainConfig(**SMALL, taps=1, window=32, generation="dflash2", selector_rank=12)
     made = drafter_json(config, target, 250)
     assert made["sliding_window"] == 32 and set(made["layer_types"]) == {"sliding_attention"}
@@ -40,7 +41,7 @@ def test_a_new_drafter_has_the_width_of_its_target():
 def test_a_drafter_for_another_target_is_refused(changes, message):
     shape = read_dflash_config(config_json(**changes))
     with pytest.raises(InvalidRequest, match=message):
-        check_fit(shape, tiny_config(), eos_ids=(3,), seen=())
+        check_fit(shape, TargetShape.of(tiny_config()), eos_ids=(3,), seen=())
 
 
 def checkpoint_of(json_: dict[str, Any]) -> Any:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from paceline.models import networks
+from paceline.models.any_target import TargetShape
 from paceline.models.loader import load_model
 from paceline.models.networks import build_network
 from paceline.training import target as target_module
@@ -25,7 +26,7 @@ TEXTS = [random_text(tokens, 5, 256, number) for number, tokens in enumerate((40
 def tiny_target(target: Path, dtype: str, soft: int = 4, **options: Any) -> LocalTarget:
     loaded = load_model(str(target))
     network, _ = build_network(loaded, dtype=dtype, device=options.pop("device", "cpu"))
-    return LocalTarget(network, loaded.config, (0, 2, 3), 0, soft, **options)
+    return LocalTarget(network, TargetShape.of(loaded.config), (0, 2, 3), 0, soft, **options)
 
 
 def equal(one: Seen, other: Seen) -> bool:
@@ -115,7 +116,7 @@ def test_a_text_that_is_named_twice_is_read_once(target) -> None:
 
 def test_a_target_that_all_processes_read_together_reads_every_name() -> None:
     """Others wait for it as often as texts were named."""
-    target = TogetherTarget(tiny_config(), [0], budget=1 << 20)
+    target = TogetherTarget(TargetShape.of(tiny_config()), [0], budget=1 << 20)
     target.read_all([TEXTS[0], TEXTS[0]])
     assert target.reads == [2] and target.computed_tokens == 2 * len(TEXTS[0])
 

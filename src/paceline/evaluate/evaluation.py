@@ -30,7 +30,7 @@ from paceline.evaluate.result import (
 from paceline.evaluate.sets import EvalSet, SetSpec, load_set, parse_sets
 from paceline.llm import LLM
 from paceline.models.loader import (
-    LoadedModel,
+    Identified,
     load_model,
     template_digest,
     tokenizer_digest,
@@ -107,7 +107,7 @@ def _load(llm: LLM, spec: SetSpec, settings: EvaluationSettings) -> EvalSet:
     return loaded
 
 
-def check_target(target: LoadedModel, loaded: EvalSet) -> None:
+def check_target(target: Identified, loaded: EvalSet) -> None:
     """Refuse a set whose token ids come from another tokenizer or another template."""
     for key, part in (("template", "chat template"), ("tokenizer_sha256", "tokenizer")):
         of_set = loaded.target.get(key)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -40,11 +41,18 @@ class LoadedModel:
 def load_model(name: str, *, revision: str | None = None, what: str = "model") -> LoadedModel:
     """Load a model by name, Hugging Face folder, GGUF file or hub id ("org/name"). Raises
     ModelError, naming what is missing, unexpected or not supported; `what` is its kind there."""
+    return load_folder(*model_folder(name, revision=revision, what=what))
+
+
+def model_folder(
+    name: str, *, revision: str | None = None, what: str = "model"
+) -> tuple[Path, str]:
+    """Return the folder of a model, pulled where it is not there, and the name that clients see,
+    which is never a path of this machine. Raises ModelError."""
     name = canonical(name, what)
     folder = pull(name, revision=revision, what=what)
-    # What clients see is a model's name, never a path of this machine.
     local = local_path(name, what)
-    return load_folder(folder, local.resolve().name if local.exists() else name)
+    return folder, local.resolve().name if local.exists() else name
 
 
 def load_folder(folder: Path, name: str) -> LoadedModel:
@@ -63,10 +71,16 @@ def load_folder(folder: Path, name: str) -> LoadedModel:
             f"{name}: the tokenizer has {len(tokenizer)} tokens, "
             f"more than the network's vocabulary of {config.vocab_size}"
         )
+    eos_ids = end_ids(folder, hf, tokenizer)
+    return LoadedModel(name, config, weights, tokenizer, eos_ids, config.max_context, folder)
+
+
+def end_ids(folder: Path, hf: Mapping[str, object], tokenizer: Tokenizer) -> frozenset[int]:
+    """Return the tokens that end an answer, by `generation_config.json`, `config.json` (`hf`) and
+    the tokenizer."""
     generation = read_optional_json(folder / "generation_config.json")
     ends = (generation.get("eos_token_id"), hf.get("eos_token_id"), tokenizer.eos_token_id)
-    eos_ids = frozenset(token for end in ends for token in token_ids(end))
-    return LoadedModel(name, config, weights, tokenizer, eos_ids, config.max_context, folder)
+    return frozenset(token for end in ends for token in token_ids(end))
 
 
 def _resolve_head(weights: SafetensorWeights, config: ModelConfig) -> ModelConfig:
@@ -80,7 +94,18 @@ def _resolve_head(weights: SafetensorWeights, config: ModelConfig) -> ModelConfi
     return replace(config, tie_word_embeddings=False)
 
 
-def identity(loaded: LoadedModel) -> dict[str, str]:
+class Identified(Protocol):
+    """What a model is told from others by."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def path(self) -> Path: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+
+def identity(loaded: Identified) -> dict[str, str]:
     """Return name, weights_sha256, tokenizer_sha256 and template of a target, as a training set's
     manifest and a drafter's provenance state them. Files count by name and content, so that a
     folder may lie anywhere; weights are read again where they were touched, and once a week."""

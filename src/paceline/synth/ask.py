@@ -13,7 +13,8 @@ from paceline.engine.grammar import Compiler
 from paceline.engine.tool_calls import Calls, answer_grammar
 from paceline.engine.tool_formats import arguments_schema, format_of
 from paceline.llm import encode_chat, render_chat
-from paceline.models.loader import LoadedModel, identity, load_model
+from paceline.models.any_target import AnyTarget, read_target
+from paceline.models.loader import LoadedModel, identity
 from paceline.models.tokenizer import template_for
 from paceline.synth.answer import Ask, TargetAnswer
 from paceline.synth.app import App
@@ -36,34 +37,43 @@ class SynthTarget:
     """The target as far as prompts need it. `context` is the longest row; `identity` is as in a
     set's manifest."""
 
-    loaded: LoadedModel
+    model: AnyTarget
     context: int
     identity: dict[str, str]
     compiler: Compiler = field(repr=False)
 
     @property
     def tokenizer(self) -> Any:
-        return self.loaded.tokenizer
+        return self.model.tokenizer
+
+    @property
+    def loaded(self) -> LoadedModel:
+        """The target for an engine of our own. Raises InvalidRequest (field `url`) for a family
+        that no engine of ours serves."""
+        if self.model.loaded is None:
+            expected = f"a server of {self.model.name}: {self.model.refusal}"
+            raise InvalidRequest("url", None, expected)
+        return self.model.loaded
 
 
 def load_target(app: App) -> SynthTarget:
     """Read headers, tokenizer and digests of the target, but not its weights.
 
-    Raises ModelError for a model that cannot be served, and InvalidRequest for a model without a
+    Raises ModelError for a model that cannot be read, and InvalidRequest for a model without a
     chat template or a context that is too long for it.
     """
-    loaded = load_model(app.model)
-    if not getattr(loaded.tokenizer, "chat_template", None):
+    model = read_target(app.model)
+    if not getattr(model.tokenizer, "chat_template", None):
         raise InvalidRequest("model", app.model, "a model with a chat template")
-    if app.context is not None and app.context > loaded.max_context:
-        expected = f"at most the model's {loaded.max_context} tokens"
+    if app.context is not None and app.context > model.max_context:
+        expected = f"at most the model's {model.max_context} tokens"
         raise InvalidRequest("context", app.context, expected)
-    context = app.context or min(CONTEXT, loaded.max_context)
+    context = app.context or min(CONTEXT, model.max_context)
     if app.sampling.max_tokens >= context:
         expected = f"fewer than {context}, the longest row, in which the prompt stands too"
         raise InvalidRequest("sampling.max_tokens", app.sampling.max_tokens, expected)
-    compiler = Compiler(loaded.tokenizer, loaded.config.vocab_size, loaded.eos_ids)
-    return SynthTarget(loaded, context, identity(loaded), compiler)
+    compiler = Compiler(model.tokenizer, model.shape.vocab_size, model.eos_ids)
+    return SynthTarget(model, context, identity(model), compiler)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +147,7 @@ class Asker:
 
     def without_end(self, ids: tuple[int, ...]) -> tuple[int, ...]:
         """Return the tokens before the end of turn, where there is one."""
-        return ids[:-1] if ids and ids[-1] in self.target.loaded.eos_ids else ids
+        return ids[:-1] if ids and ids[-1] in self.target.model.eos_ids else ids
 
     def bound(self, spec: AnySource) -> bool:
         """Return True where answers to this source keep to the application's grammar or tools."""
@@ -198,7 +208,7 @@ class Asker:
         if answer.finish_reason != "stop":
             raise ItemDropped("turn_cut")
         turn = OpenTurn("", (), (), ()) if item.base is not None else self._begun(item)[2]
-        ends = self.target.loaded.eos_ids | set(turn.stop_ids)
+        ends = self.target.model.eos_ids | set(turn.stop_ids)
         ids = answer.ids[:-1] if answer.ids and answer.ids[-1] in ends else answer.ids
         text = self.target.tokenizer.decode(ids, skip_special_tokens=False)
         for end in turn.stop_texts:

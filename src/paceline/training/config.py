@@ -136,6 +136,14 @@ class TrainConfig:
     features_gb: Annotated[float, Between(0, 1e6)] | None = _optional(
         "features_gb", "memory that keeps the target's features, GiB"
     )
+    target_engine: Literal["paceline", "transformers"] | None = about(
+        "what computes the target; transformers loads any causal model",
+        None,
+        "paceline, for families that it serves",
+    )
+    quantize: Literal["int8"] | None = about(
+        "the target's linear layers, as `paceline serve --quantize` serves them", None, "none"
+    )
     shard_target: bool = about(
         "spread the target over all processes (FSDP2), where it fits no single one", False
     )
@@ -174,6 +182,9 @@ class TrainConfig:
                 yield InvalidRequest("mix", name, f"objectives among {', '.join(OBJECTIVES)}")
         if [self.steps, self.epochs, self.hours].count(None) != 2:
             yield InvalidRequest("steps", self.steps, "either steps, epochs or hours")
+        if self.shard_target and self.target_engine == "paceline":
+            expected = "transformers beside shard_target, which spreads it"
+            yield InvalidRequest("target_engine", "paceline", expected)
         if self.texts % self.micro:
             yield InvalidRequest("micro", self.micro, f"a divisor of texts ({self.texts})")
         for name, effective, needed in (
@@ -181,6 +192,7 @@ class TrainConfig:
             ("soft_tokens", self.soft, "an objective or labels of the target's beside it"),
             ("short_share", self.short_block is not None, "short_block beside it"),
             ("features_gb", not self.shard_target, "no shard_target beside it, which keeps none"),
+            ("quantize", not self.with_transformers, "target_engine paceline, and no shard_target"),
         ):
             if getattr(self, name) is not None and not effective:
                 yield InvalidRequest(name, getattr(self, name), needed)
@@ -189,6 +201,11 @@ class TrainConfig:
     def soft(self) -> bool:
         """True when the drafter learns from the target's distribution and not from text alone."""
         return self.labels == "target" or set(self.mix) != {"ce"}
+
+    @property
+    def with_transformers(self) -> bool:
+        """True when transformers computes the target even where our engine serves it."""
+        return self.shard_target or self.target_engine == "transformers"
 
     def total_steps(self, texts: int) -> int | None:
         """Return the optimizer steps of the whole run over a set of so many texts; None for a run

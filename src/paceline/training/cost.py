@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 
 from paceline.dataset.run_log import PHASES
+from paceline.models.any_target import TargetShape
 from paceline.models.config import ModelConfig
 from paceline.models.dflash.config import DFlashConfig
 
@@ -87,13 +88,13 @@ class StepCosts:
         return entries
 
 
-def layer_weights(shape: ModelConfig) -> int:
+def layer_weights(shape: ModelConfig | TargetShape) -> int:
     """Return the number of weights in one decoder layer's linear maps."""
     q, kv = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
     return shape.hidden_size * (2 * q + 2 * kv + 3 * shape.intermediate_size)
 
 
-def target_operations(shape: ModelConfig, tokens: int, logits: int = 0) -> float:
+def target_operations(shape: TargetShape, tokens: int, logits: int = 0) -> float:
     """Return the operations of a forward with `logits` rows of the head, without attention itself,
     which is a few percent."""
     layers = tokens * shape.num_layers * layer_weights(shape)

@@ -15,10 +15,11 @@ from paceline.core import InvalidRequest
 from paceline.core.signals import ending_on_signals
 from paceline.dataset.folder_lock import locked
 from paceline.drafters.shipped import drafter_folder
+from paceline.models.any_target import AnyTarget, read_target
 from paceline.models.dflash.checkpoint import DFlashCheckpoint, load_checkpoint
 from paceline.models.dflash.config import DFlashConfig, read_dflash_config
 from paceline.models.dflash.module import DFlashModule
-from paceline.models.loader import LoadedModel, identity, load_model
+from paceline.models.loader import identity
 from paceline.models.networks import DTYPES, build_network, check_device
 from paceline.models.tensors import EMBEDDING
 from paceline.training import export
@@ -34,9 +35,14 @@ from paceline.training.form import TrainingForm
 from paceline.training.losses import Head, Objective
 from paceline.training.shape import check_fit, drafter_json, mask_token, reshaped
 from paceline.training.state import DRAFTER, STATE, restore_folder
-from paceline.training.target import LocalTarget, ShardedTarget, TrainingTarget
+from paceline.training.target import LocalTarget, TrainingTarget
 from paceline.training.trackers import Tracker, open_trackers, tracker_package
 from paceline.training.trainer import Trainer
+from paceline.training.transformers_target import (
+    ShardedTarget,
+    TransformersModel,
+    TransformersTarget,
+)
 from paceline.training.workers import Workers, keep_freed_memory
 
 GIB = 1 << 30
@@ -136,20 +142,22 @@ def prepare(
 ) -> Trainer:
     """Read and check sets, target and drafter, and build the trainer. `show` is told how many texts
     are left out."""
-    loaded = load_model(config.model)
-    target_identity = identity(loaded)
-    data = read_data(config, target_identity, min(config.max_tokens, loaded.max_context))
+    found = read_target(config.model)
+    _check_engine(config, found)
+    target_identity = identity(found)
+    data = read_data(config, target_identity, min(config.max_tokens, found.max_context))
     begun = None if config.init is None else drafter_folder(config.init)
     checkpoint = None if begun is None else load_checkpoint(begun)
     if checkpoint is not None:
         data = without_mask(data, checkpoint.config.mask_token_id, show)
     seen = seen_tokens(data.train)
-    hf = _drafter_config(config, loaded, checkpoint, seen)
+    model = _transformers_model(config, found, workers, show)
+    hf = _drafter_config(config, found, model, checkpoint, seen)
     shape = read_dflash_config(hf)
-    check_fit(shape, loaded.config, loaded.eos_ids, seen)
+    check_fit(shape, found.shape, found.eos_ids, seen)
     _check_shape(config, shape)
-    ids = _head_ids(config, shape, token_counts(data.train, loaded.config.vocab_size), checkpoint)
-    target = _target(config, loaded, shape, workers)
+    ids = _head_ids(config, shape, token_counts(data.train, found.shape.vocab_size), checkpoint)
+    target = _target(config, found, model, shape)
     computed = computed_in(config)
     form = TrainingForm(
         _drafter(config, shape, checkpoint).to(workers.device),
@@ -192,20 +200,53 @@ def _inputs(
     }
 
 
+def _check_engine(config: TrainConfig, found: AnyTarget) -> None:
+    """Raise InvalidRequest for settings that only a target of our own engine can have."""
+    if found.loaded is not None:
+        return
+    for name in ("target_engine", "quantize"):
+        value = getattr(config, name)
+        if value in ("paceline", "int8"):
+            expected = f"transformers, since {found.refusal}" if name == "target_engine" else "none"
+            raise InvalidRequest(name, value, expected)
+
+
+def _transformers_model(
+    config: TrainConfig, found: AnyTarget, workers: Workers, show: Callable[[str], None] | None
+) -> TransformersModel | None:
+    """Load the target with transformers, where that computes it."""
+    if found.loaded is not None and not config.with_transformers:
+        return None
+    if show is not None:
+        why = "" if found.refusal is None else f", since this engine does not: {found.refusal}"
+        show(f"transformers computes {found.name}{why}")
+    spread = workers if config.shard_target else None
+    return TransformersModel(found, DTYPES[config.dtype], workers.device, spread)
+
+
 def _target(
-    config: TrainConfig, loaded: LoadedModel, shape: DFlashConfig, workers: Workers
+    config: TrainConfig,
+    found: AnyTarget,
+    model: TransformersModel | None,
+    shape: DFlashConfig,
 ) -> TrainingTarget:
     layers, soft = shape.target_layer_ids, int(config.value("soft_tokens")) * config.soft
-    if config.shard_target:
-        return ShardedTarget(loaded, layers, workers, DTYPES[config.dtype], soft)
-    network, _ = build_network(loaded, dtype=config.dtype, device=config.device)
-    budget, whole = int(config.value("features_gb") * GIB), config.device == "cuda"
-    return LocalTarget(network, loaded.config, layers, budget, soft, whole)
+    budget, on_cuda = int(config.value("features_gb") * GIB), config.device == "cuda"
+    if model is not None:
+        if config.shard_target:
+            return ShardedTarget(model, found, layers, 0, soft)
+        return TransformersTarget(model, found, layers, budget, soft)
+    assert found.loaded is not None, "else transformers computes it"
+    network, _ = build_network(
+        found.loaded, dtype=config.dtype, device=config.device, quantize=config.quantize
+    )
+    return LocalTarget(network, found.shape, layers, budget, soft, on_cuda)
 
 
 def _drafter_config(
     config: TrainConfig,
-    loaded: LoadedModel,
+    found: AnyTarget,
+    model: TransformersModel | None,
     checkpoint: DFlashCheckpoint | None,
     seen: list[int],
 ) -> dict[str, object]:
@@ -213,8 +254,13 @@ def _drafter_config(
         return reshaped(config, checkpoint)
     mask = config.mask_token
     if mask is None:
-        mask = mask_token(loaded.tokenizer, loaded.weights[EMBEDDING], loaded.eos_ids, seen)
-    return drafter_json(config, loaded.config, mask)
+        if model is not None:
+            embedding = model.embedding
+        else:
+            assert found.loaded is not None, "else transformers computes it"
+            embedding = found.loaded.weights[EMBEDDING]
+        mask = mask_token(found.tokenizer, embedding, found.eos_ids, seen)
+    return drafter_json(config, found.shape, mask)
 
 
 def _drafter(

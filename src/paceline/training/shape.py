@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 
 from paceline.core import InvalidRequest
-from paceline.models.config import ModelConfig
+from paceline.models.any_target import TargetShape
 from paceline.models.dflash.checkpoint import DFlashCheckpoint
 from paceline.models.dflash.config import DFlashConfig, default_layer_ids
 from paceline.models.tokenizer import Tokenizer
@@ -29,7 +29,7 @@ FIXED: dict[str, object] = {
 }
 
 
-def drafter_json(config: TrainConfig, target: ModelConfig, mask_token: int) -> dict[str, object]:
+def drafter_json(config: TrainConfig, target: TargetShape, mask_token: int) -> dict[str, object]:
     """Return a config.json in z-lab's format for a drafter of this target."""
     layers = int(config.value("layers"))
     taps = config.taps or min(int(DEFAULTS["taps"]), target.num_layers - 1)
@@ -60,7 +60,7 @@ def drafter_json(config: TrainConfig, target: ModelConfig, mask_token: int) -> d
         "num_key_value_heads": target.num_kv_heads,
         "head_dim": target.head_dim,
         "rms_norm_eps": target.rms_norm_eps,
-        "rope_theta": target.rope.theta,
+        "rope_theta": target.rope_theta,
         "max_position_embeddings": target.max_position_embeddings,
         "vocab_size": target.vocab_size,
     }
@@ -104,7 +104,7 @@ def reshaped(config: TrainConfig, checkpoint: DFlashCheckpoint) -> dict[str, obj
 
 
 def check_fit(
-    shape: DFlashConfig, target: ModelConfig, eos_ids: Iterable[int], seen: Iterable[int]
+    shape: DFlashConfig, target: TargetShape, eos_ids: Iterable[int], seen: Iterable[int]
 ) -> None:
     """Raise InvalidRequest for a drafter that serving would refuse: another width or depth, the
     last layer tapped, or a mask token that texts hold. `seen` are the tokens of the training

@@ -1,33 +1,21 @@
-"""The frozen target: its features and distributions, kept within a budget.
-
-A target that fits no single device lies spread over all processes (FSDP2).
-"""
+"""The frozen target: its features and distributions, kept within a budget."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 
-from paceline.core import ModelError
-from paceline.core.config_fields import ConfigFields
+from paceline.models.any_target import TargetShape
 from paceline.models.batch import BLOCK_SIZE, Network
-from paceline.models.config import ModelConfig
-from paceline.models.json_files import read_json
-from paceline.models.loader import LoadedModel
 from paceline.models.network import TorchNetwork
 from paceline.models.networks import packed_outputs
 from paceline.models.whole_sequences import logits_of, side_by_side, whole_output
+from paceline.training.cost import target_operations
 from paceline.training.packs import Text
 from paceline.training.top_k import top_k
-from paceline.training.workers import Workers
 
 GROUP_TOKENS = 4096  # of texts whose KV is in memory at once
 
@@ -71,7 +59,7 @@ class TrainingTarget:
     together = False
 
     def __init__(
-        self, shape: ModelConfig, layers: Sequence[int], budget: int, soft_tokens: int = 0
+        self, shape: TargetShape, layers: Sequence[int], budget: int, soft_tokens: int = 0
     ) -> None:
         self.shape = shape
         self._layers, self._soft = tuple(layers), soft_tokens
@@ -109,8 +97,35 @@ class TrainingTarget:
             self._left -= seen.bytes
             self._kept[text.number] = seen
 
+    def operations(self, tokens: int, logits: int) -> float:
+        """Return the floating-point operations of reading so many tokens, with the distribution of
+        so many of them, without attention itself, which is a few percent."""
+        return target_operations(self.shape, tokens, logits)
+
     def _compute(self, texts: Sequence[Text]) -> list[Seen]:
         raise NotImplementedError
+
+    def _wanted(self, text: Text) -> np.ndarray:
+        """Mark the tokens behind which something is learnt from the target's distribution."""
+        wanted = np.zeros(len(text), dtype=bool)
+        if self._soft:
+            wanted[:-1] = text.said[1:].numpy()
+        return wanted
+
+    def _seen(
+        self,
+        features: torch.Tensor,
+        soft: Sequence[tuple[torch.Tensor, torch.Tensor]],
+        wanted: torch.Tensor,
+    ) -> Seen:
+        """Return what was seen of a text, with zeros where no distribution was wanted."""
+        if not self._soft:
+            return Seen(features)
+        likely = torch.zeros(len(features), self._soft, dtype=torch.int32)
+        probabilities = torch.zeros(len(features), self._soft, dtype=torch.float16)
+        likely[wanted] = torch.cat([part for part, _ in soft])
+        probabilities[wanted] = torch.cat([part for _, part in soft])
+        return Seen(features, likely, probabilities)
 
 
 class LocalTarget(TrainingTarget):
@@ -123,7 +138,7 @@ class LocalTarget(TrainingTarget):
     def __init__(
         self,
         network: Network,
-        shape: ModelConfig,
+        shape: TargetShape,
         layers: Sequence[int],
         budget: int,
         soft_tokens: int = 0,
@@ -185,28 +200,6 @@ class LocalTarget(TrainingTarget):
             for parts, likely, marks in zip(features, soft, wanted, strict=True)
         ]
 
-    def _wanted(self, text: Text) -> np.ndarray:
-        """Mark the tokens behind which something is learnt from the target's distribution."""
-        wanted = np.zeros(len(text), dtype=bool)
-        if self._soft:
-            wanted[:-1] = text.said[1:].numpy()
-        return wanted
-
-    def _seen(
-        self,
-        features: torch.Tensor,
-        soft: Sequence[tuple[torch.Tensor, torch.Tensor]],
-        wanted: torch.Tensor,
-    ) -> Seen:
-        """Return what was seen of a text, with zeros where no distribution was wanted."""
-        if not self._soft:
-            return Seen(features)
-        likely = torch.zeros(len(features), self._soft, dtype=torch.int32)
-        probabilities = torch.zeros(len(features), self._soft, dtype=torch.float16)
-        likely[wanted] = torch.cat([part for part, _ in soft])
-        probabilities[wanted] = torch.cat([part for _, part in soft])
-        return Seen(features, likely, probabilities)
-
 
 def _groups(texts: Sequence[Text]) -> Iterator[list[Text]]:
     """Split texts so that the KV of a group stays small: GROUP_TOKENS, or one longer text."""
@@ -227,71 +220,3 @@ def likely_tokens(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch
     top = top_k(logits, count)
     normaliser = logits.logsumexp(-1, keepdim=True)
     return top.places.int().cpu(), (top.values - normaliser).exp().half().cpu()
-
-
-class ShardedTarget(TrainingTarget):
-    """A target that transformers computes, in layers spread over all processes.
-
-    Each layer is gathered for the moment it computes (`torch.distributed.fsdp.fully_shard`), so
-    every process must read a text whenever one does. Nothing is kept therefore, and no process
-    takes more texts than another.
-    """
-
-    together = True
-
-    def __init__(
-        self,
-        loaded: LoadedModel,
-        layers: Sequence[int],
-        workers: Workers,
-        dtype: torch.dtype,
-        soft_tokens: int = 0,
-    ) -> None:
-        super().__init__(loaded.config, layers, 0, soft_tokens)
-        self._device = workers.device
-        model = _load(loaded, dtype)
-        self.embedding = model.get_input_embeddings().weight.detach().clone()
-        self.head = model.get_output_embeddings().weight.detach().clone()
-        kind = torch.device(workers.device).type
-        mesh = init_device_mesh(kind, (workers.count,))
-        decoder = model.model.layers
-        for layer in decoder:
-            fully_shard(layer, mesh=mesh)
-        self._model = fully_shard(model, mesh=mesh)
-        self._taps: dict[int, torch.Tensor] = {}
-        for index in set(layers):
-            decoder[index].register_forward_hook(partial(self._keep, index))
-
-    def _keep(self, index: int, module: nn.Module, inputs: object, output: object) -> None:
-        features = output[0] if isinstance(output, tuple) else output
-        assert isinstance(features, torch.Tensor)
-        self._taps[index] = features
-
-    def _compute(self, texts: Sequence[Text]) -> list[Seen]:
-        return [self._compute_one(text) for text in texts]
-
-    @torch.no_grad()
-    def _compute_one(self, text: Text) -> Seen:
-        ids = text.ids[None].to(self._device)
-        kept = 0 if self._soft else 1  # of the logits; 0 means all
-        logits = self._model(ids, use_cache=False, logits_to_keep=kept).logits[0]
-        rows = [self._taps[layer].view(len(text), -1) for layer in self._layers]
-        features = torch.cat(rows, dim=-1).cpu()
-        if not self._soft:
-            return Seen(features)
-        return Seen(features, *likely_tokens(logits, self._soft))
-
-
-def _load(loaded: LoadedModel, dtype: torch.dtype) -> Any:
-    import transformers
-
-    names = ConfigFields(read_json(loaded.path / "config.json")).words("architectures")
-    architecture = names[0] if names else "none named"
-    kind = getattr(transformers, architecture, None)
-    if kind is None:
-        raise ModelError(f"{loaded.name}: transformers knows no architecture {architecture}")
-    try:
-        model = kind.from_pretrained(loaded.path, dtype=dtype, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{loaded.name}: transformers cannot load it ({error})") from error
-    return model.eval().requires_grad_(False)

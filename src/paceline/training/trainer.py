@@ -22,7 +22,6 @@ from paceline.training.cost import (
     StepCosts,
     drafter_operations,
     head_operations,
-    target_operations,
 )
 from paceline.training.data import Data, Order
 from paceline.training.evaluation import BlockTally, Progress, Score, mean_length, packs_of
@@ -224,7 +223,7 @@ class Trainer:
         with self._costs.phase("target"):
             seen = target.read_all([pick.text for pick in picks])
         tokens, logits = target.computed_tokens - tokens, target.computed_logits - logits
-        self._costs.operations["target"] += target_operations(target.shape, tokens, logits)
+        self._costs.operations["target"] += target.operations(tokens, logits)
         with self._costs.phase("data"):
             mask = self.form.config.mask_token_id
             pack = make_pack(picks, [view.features for view in seen], size, mask)

@@ -13,8 +13,8 @@ from paceline.engines.client import EngineClient, EngineRefused
 from paceline.evaluate.doctor import encoded
 from paceline.evaluate.evaluation import check_target
 from paceline.evaluate.sets import EvalSet, SetSpec, evenly, load_set
+from paceline.models.any_target import AnyTarget, read_target
 from paceline.models.catalog import CATALOGUE, canonical
-from paceline.models.loader import LoadedModel, load_model
 from paceline.models.on_disk import stored_models
 
 TOKEN_IDS, MESSAGES = "token ids", "messages"
@@ -49,7 +49,7 @@ class PromptSource:
     """Reads sets for one engine. `target` is the model that it serves, where that lies here and has
     the engine's tokenizer; `missing` says why it does not."""
 
-    target: LoadedModel | None
+    target: AnyTarget | None
     missing: list[str] = field(default_factory=list)
 
     @classmethod
@@ -88,20 +88,20 @@ class PromptSource:
         return _token_ids(loaded)
 
 
-def local_target(model: str) -> LoadedModel | None:
-    """Load a model's config and tokenizer; None where that would have to be fetched, or is none
-    that Paceline reads."""
+def local_target(model: str) -> AnyTarget | None:
+    """Load a model's config and tokenizer, of whatever family; None where that would have to be
+    fetched, or cannot be read."""
     try:
         name = canonical(model)
         known = name in CATALOGUE or local_path(name, "model").exists()
         if not known and name not in {stored.name for stored in stored_models()}:
             return None
-        return load_model(name)
+        return read_target(name)
     except PacelineError:
         return None
 
 
-def has_tokenizer(client: EngineClient, target: LoadedModel) -> bool:
+def has_tokenizer(client: EngineClient, target: AnyTarget) -> bool:
     """Return whether the engine reads a text as the same tokens. Raises EngineError where it is
     gone."""
     try:
