@@ -112,7 +112,8 @@ void value_tile(const uint32_t* p, const uint32_t* const* v, const uint32_t* con
         for (int c = 0; c < C; c++) store(o + r * head_dim + d + c * kLanes, acc[r][c]);
 }
 
-// A chunk's blocks of keys and values, and the next chunk's keys (this one's again at the end).
+// A chunk's blocks of keys and values, and the keys that are read after it: those of the item's next
+// chunk, of the next item's first one, or this one's again where there is none.
 struct ChunkBlocks {
     const uint32_t *keys[kChunkBlocks], *values[kChunkBlocks], *next_keys[kChunkBlocks];
     int64_t count;
@@ -310,8 +311,25 @@ inline void locate_blocks(const KVBlocks& kv, int64_t chunk, int64_t count, int6
     }
 }
 
+// The item that the same thread is likely to take next. Short sequences are one chunk each, and
+// their keys would otherwise come from memory while the thread waits.
+struct NextItem {
+    const AttentionItem* item;  // null when there is none
+    KVBlocks kv;
+
+    void locate(const AttentionShape& shape, ChunkBlocks& blocks) const {
+        if (!item) return;
+        const int64_t last_row = (item->q1 - item->q0) * shape.group - 1;
+        const int64_t last = Span(shape, *item, last_row).high / kBlockTokens;
+        for (int64_t b = 0; b < blocks.count; b++) {
+            const int64_t block = item->c0 * kChunkBlocks + b;
+            blocks.next_keys[b] = kv.key(block < last ? block : last);
+        }
+    }
+};
+
 inline void attention_item(const AttentionShape& shape, const AttentionItem& item,
-                           const KVBlocks& kv, float* scratch) {
+                           const KVBlocks& kv, const NextItem& next, float* scratch) {
     const int64_t dim = shape.head_dim, group = shape.group, m = (item.q1 - item.q0) * group;
     ChunkWork work;
     work.q = (const uint32_t*)(shape.queries + (item.kv_head * shape.rows + item.q0) * group * dim);
@@ -329,6 +347,7 @@ inline void attention_item(const AttentionShape& shape, const AttentionItem& ite
         const int64_t tokens = last + 1 - start < kChunkTokens ? last + 1 - start : kChunkTokens;
         const int64_t blocks = ceil_div(tokens, kBlockTokens);
         locate_blocks(kv, c, blocks, last / kBlockTokens + 1, work.blocks);
+        if (c == item.c1 - 1) next.locate(shape, work.blocks);
         chunk_scores(m, work);
         for (int64_t i = 0; i < m; i++) {
             const Span span(shape, item, i);

@@ -232,18 +232,27 @@ struct Forward {
                 write_for(batch.sharers[i]);
     }
 
+    KVBlocks blocks_of(const AttentionItem& item, const PlLayer& layer) const {
+        return {layer.k_cache, layer.v_cache,
+                batch.block_tables + item.sequence * batch.table_stride, kv_block,
+                item.kv_head * model.head_dim * kBlockTokens / 2};
+    }
+
     void attend(Worker& worker, const PlLayer& layer) {
         const Plan& plan = space.plan_of(layer);
         AttentionShape seen = shape;
         seen.sight = plan.sight;
         {
             const AttentionTiles tiles;
-            worker.share((int64_t)plan.items.size(), [&](int64_t i) {
+            const int64_t count = (int64_t)plan.items.size();
+            worker.share(count, [&](int64_t i) {
+                NextItem next{};
+                if (i + worker.team.size < count) {
+                    next.item = &plan.items[i + worker.team.size];
+                    next.kv = blocks_of(*next.item, layer);
+                }
                 const AttentionItem& item = plan.items[i];
-                KVBlocks kv{layer.k_cache, layer.v_cache,
-                            batch.block_tables + item.sequence * batch.table_stride, kv_block,
-                            item.kv_head * model.head_dim * kBlockTokens / 2};
-                attention_item(seen, item, kv, scratch(worker));
+                attention_item(seen, item, blocks_of(item, layer), next, scratch(worker));
             });
         }
         worker.barrier(first_panels(worker, layer.o));
