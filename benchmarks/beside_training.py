@@ -115,8 +115,8 @@ def main() -> None:
     rows = [
         [
             way,
-            ratio_interval(each.tpot, base.tpot),
-            ratio_interval(each.ttft, base.ttft),
+            "{:.3f} ({:.3f} to {:.3f})".format(*ratio_interval(each.tpot, base.tpot)),
+            "{:.3f} ({:.3f} to {:.3f})".format(*ratio_interval(each.ttft, base.ttft)),
             f"{sum(each.cores) / len(each.cores):.2f}" if each.cores else "",
         ]
         for way, each in found.items()
