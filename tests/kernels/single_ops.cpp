@@ -135,12 +135,16 @@ void op_attend(const PlModel* model, const PlBatch* batch, const PlLayer* cache,
         float* own = scratch[worker.id].get<float>();
         {
             const AttentionTiles tiles;
-            worker.share((int64_t)plan.items.size(), [&](int64_t i) {
-                const AttentionItem& item = plan.items[i];
-                KVBlocks kv{cache->k_cache, cache->v_cache,
-                            batch->block_tables + item.sequence * batch->table_stride, kv_block,
-                            item.kv_head * dim * kBlockTokens / 2};
-                attention_item(shape, item, kv, own);
+            auto blocks_of = [&](const AttentionItem& item) {
+                return KVBlocks{cache->k_cache, cache->v_cache,
+                                batch->block_tables + item.sequence * batch->table_stride, kv_block,
+                                item.kv_head * dim * kBlockTokens / 2};
+            };
+            const int64_t count = (int64_t)plan.items.size();
+            worker.share(count, [&](int64_t i) {
+                NextItem next{};
+                if (i + 1 < count) next = {&plan.items[i + 1], blocks_of(plan.items[i + 1])};
+                attention_item(shape, plan.items[i], blocks_of(plan.items[i]), next, own);
             });
         }
         worker.barrier();

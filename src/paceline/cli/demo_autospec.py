@@ -208,8 +208,8 @@ class AutospecStory:
         periods.weights = True
 
         def weights() -> ChangeRecord | None:
-            trained = (c for c in self._adapted() if c.origin is ChangeOrigin.WEIGHTS)
-            return next(trained, None)
+            trained = [c for c in self._adapted() if c.origin is ChangeOrigin.WEIGHTS]
+            return trained[-1] if trained else None  # the first one; another cohort's may follow
 
         def is_over() -> bool:
             found = weights()

@@ -101,6 +101,10 @@ def _step_back(start: dict[str, Any]) -> None:
     """Give the command its priority and its cores; it dies with this program."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     os.nice(start["nice"])
+    # Linux shares the cores out among sessions first, and a job has a session of its own: without
+    # this its priority would count among its own processes only.
+    with suppress(OSError), open("/proc/self/autogroup", "w") as group:
+        group.write(str(os.nice(0)))
     if start["idle"] and sys.platform == "linux":
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     if start["cpus"]:
