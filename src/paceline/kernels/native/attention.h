@@ -112,8 +112,8 @@ void value_tile(const uint32_t* p, const uint32_t* const* v, const uint32_t* con
         for (int c = 0; c < C; c++) store(o + r * head_dim + d + c * kLanes, acc[r][c]);
 }
 
-// A chunk's blocks of keys and values, and the keys that are read after it: those of the item's next
-// chunk, of the next item's first one, or this one's again where there is none.
+// A chunk's blocks of keys and values, and the keys that are read after it: those of the item's
+// next chunk, of the next item's first one, or this one's again where there is none.
 struct ChunkBlocks {
     const uint32_t *keys[kChunkBlocks], *values[kChunkBlocks], *next_keys[kChunkBlocks];
     int64_t count;
