@@ -1,11 +1,12 @@
-"""What a training job beside the server costs those who are served, by how it steps back.
+"""The cost of a training job beside the server for those who are served, by how it steps back.
 
     python benchmarks/beside_training.py MODEL [--rounds 12] [--at-once 2]
 
 `paceline serve` and a process that multiplies matrices on all cores, as training does, share this
-machine. The process runs in one of three ways: not at all, at the lowest priority (`nice 19`), and
-only where nobody else wants a core (Linux's SCHED_IDLE), in turns of changing order. Requests come
-in pairs with pauses between them, as beside a server that is not full.
+machine. The process has a session of its own, as a job has, and stands still or runs in one of
+these ways, in turns of changing order: `nice 19`; the same with its session's priority, which Linux
+looks at first; and besides only where nobody else wants a core (SCHED_IDLE). Requests come in pairs
+with pauses between them, as beside a server that is not full.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from paceline.bench.turns import ratio_interval
 
 START_SECONDS, PAUSE, TOKENS = 120.0, 0.2, 64
 WORK = "import torch\na = torch.randn(768, 768)\nwhile True: torch.mm(a, a)"
-WAYS = ("alone", "nice 19", "SCHED_IDLE")
+WAYS = ("alone", "nice 19", "and of its session", "and SCHED_IDLE")
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -40,13 +41,17 @@ class Job:
     process: subprocess.Popen[bytes] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.process = subprocess.Popen([sys.executable, "-c", WORK], preexec_fn=self._step_back)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", WORK], preexec_fn=self._step_back, start_new_session=True
+        )
         time.sleep(3.0)  # its imports
         self.pause()
 
     def _step_back(self) -> None:
         os.nice(19)
-        if self.way == "SCHED_IDLE":
+        if self.way != "nice 19":
+            Path("/proc/self/autogroup").write_text("19")
+        if self.way == "and SCHED_IDLE":
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
     def resume(self) -> None:
@@ -63,7 +68,7 @@ class Job:
 
 @dataclass
 class Turns:
-    """What was measured of one way, a number a turn."""
+    """Measurements of one way, a number a turn."""
 
     tpot: list[float] = field(default_factory=list)
     ttft: list[float] = field(default_factory=list)
@@ -104,7 +109,7 @@ def main() -> None:
         port = int(server.url.rpartition(":")[2])
         turn(port, args.model, None, args.at_once, 0, Turns())  # warm
         for number in range(args.rounds):
-            for way in WAYS[number % 3 :] + WAYS[: number % 3]:
+            for way in WAYS[number % 4 :] + WAYS[: number % 4]:
                 turn(port, args.model, jobs.get(way), args.at_once, number, found[way])
     finally:
         server.stop()

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from paceline.dataset.run_log import read_log
 from paceline.training.config import TrainConfig
-from paceline.training.run import train
+from paceline.training.run import prepare, train
+from paceline.training.workers import Workers
 
 OPTIONS: dict[str, Any] = {
     "layers": 2, "block": 6, "taps": 2, "mask_token": 250, "dtype": "float32", "threads": 1,
@@ -33,6 +36,21 @@ def config(target: Path, trainset: Path, out: Path, **changes: Any) -> TrainConf
 
 def quiet(text: str) -> None:
     pass
+
+
+def learn_by_heart(settings: TrainConfig) -> tuple[torch.Tensor, torch.Tensor]:
+    """Train on two texts until each slot is right, or the steps are over. Return the slots that are
+    right and those that there are, [blocks, slots]."""
+    trainer = prepare(settings, Workers("cpu"))
+    trainer.order._texts = trainer.data.train[:2]
+    assert settings.block is not None and settings.steps is not None
+    pack = trainer._pack(trainer.order.step(0), settings.block)
+    right = trainer.form.right(pack)
+    while trainer.step < settings.steps and not torch.equal(right, pack.counts):
+        for _ in range(20):
+            trainer.take_step()
+        right = trainer.form.right(pack)
+    return right, pack.counts
 
 
 def losses(out: Path) -> dict[int, float]:

@@ -19,7 +19,7 @@ from paceline.training.workers import Workers
 from tests.engine.tiny import EOS
 from tests.models.dflash.tiny import authors_model
 from tests.training.foreign import FAMILIES, save_foreign, write_random_set
-from tests.training.runs import config, quiet
+from tests.training.runs import config, learn_by_heart, quiet
 from tests.training.twins import random_text
 
 LAYERS = (0, 2)
@@ -47,7 +47,6 @@ def target_of(folder: Path, soft: int = 0, layers: tuple[int, ...] = LAYERS) -> 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_features_and_distributions_are_those_of_transformers(family, foreign):
-    """Whatever kind of layers and experts a family has."""
     folder = foreign(family)
     with pytest.raises(ModelError):
         load_model(str(folder))
@@ -98,15 +97,8 @@ def test_a_batch_is_learnt_by_heart(family, foreign, tmp_path):
     rich = config(
         folder, dataset, tmp_path / "run", steps=400, anchors=40, texts=2, weights="uniform"
     )
-    trainer = prepare(rich, Workers("cpu"))
-    trainer.order._texts = trainer.data.train[:2]
-    pack = trainer._pack(trainer.order.step(0), rich.block)
-    right = trainer.form.right(pack)
-    while trainer.step < 400 and not torch.equal(right, pack.counts):
-        for _ in range(20):
-            trainer.take_step()
-        right = trainer.form.right(pack)
-    assert torch.equal(right, pack.counts)
+    right, counts = learn_by_heart(rich)
+    assert torch.equal(right, counts) and counts.sum() > 50
 
 
 def test_a_run_leaves_a_drafter_that_the_authors_package_reads(foreign, tmp_path):

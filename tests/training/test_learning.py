@@ -20,7 +20,7 @@ from paceline.training.trainer import Trainer
 from paceline.training.workers import Workers
 from tests.models.dflash.tiny import authors_model
 from tests.training.conftest import PROMPTS
-from tests.training.runs import config, drafter_of, lengths, losses
+from tests.training.runs import config, drafter_of, learn_by_heart, lengths, losses
 
 
 @pytest.mark.parametrize(
@@ -38,16 +38,9 @@ def test_one_batch_is_learnt_by_heart(options, target, trainset, tmp_path):
     rich = config(
         target, trainset, tmp_path, steps=300, anchors=40, texts=2, weights="uniform", **options
     )
-    trainer = prepare(rich, Workers("cpu"))
-    trainer.order._texts = trainer.data.train[:2]
-    pack = trainer._pack(trainer.order.step(0), rich.block)
-    right = trainer.form.right(pack)
-    while trainer.step < 300 and not torch.equal(right, pack.counts):
-        for _ in range(20):
-            trainer.take_step()
-        right = trainer.form.right(pack)
-    assert torch.equal(right, pack.counts)  # at a text's end a block has fewer slots
-    whole = pack.counts.all(1)
+    right, counts = learn_by_heart(rich)
+    assert torch.equal(right, counts)  # at a text's end a block has fewer slots
+    whole = counts.all(1)
     assert whole.sum() > 50
     assert (1 + right[whole].cumprod(1).sum(1)).float().mean() == rich.block
 

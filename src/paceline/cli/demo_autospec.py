@@ -79,7 +79,6 @@ command: ["{python}", -m, paceline, train, "{data}", --out, "{out}", --model, "{
   --eval-anchors, "8"]
 best: ["{out}/drafter", "{out}/drafter.old"]
 nice: 19
-idle: true
 """
 DAY_SECONDS = 60.0
 SEASON = " season: nothing. "  # in a line that says so; in a day of a minute there are many of them

@@ -1,10 +1,12 @@
-"""What a drafter and a training set take from their target, whoever serves it: our engine, for the
-families it knows, or else anything that runs a `transformers` causal model."""
+"""Targets of any family: the sizes, tokens and folder that training and `synth` need of one.
+
+Our engine serves some families; `transformers` or another server computes the others.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -37,18 +39,9 @@ class TargetShape:
     @classmethod
     def of(cls, config: ModelConfig) -> TargetShape:
         """Return the sizes of a network that our engine serves."""
-        return cls(
-            vocab_size=config.vocab_size,
-            hidden_size=config.hidden_size,
-            intermediate_size=config.intermediate_size,
-            num_layers=config.num_layers,
-            num_heads=config.num_heads,
-            num_kv_heads=config.num_kv_heads,
-            head_dim=config.head_dim,
-            rms_norm_eps=config.rms_norm_eps,
-            rope_theta=config.rope.theta,
-            max_position_embeddings=config.max_position_embeddings,
-        )
+        shared = {each.name for each in fields(cls)} - {"rope_theta"}
+        sizes = {name: getattr(config, name) for name in shared}
+        return cls(**sizes, rope_theta=config.rope.theta)
 
 
 @dataclass(frozen=True, slots=True)

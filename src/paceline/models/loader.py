@@ -95,7 +95,7 @@ def _resolve_head(weights: SafetensorWeights, config: ModelConfig) -> ModelConfi
 
 
 class Identified(Protocol):
-    """What a model is told from others by."""
+    """A model with the parts that its identity is made of."""
 
     @property
     def name(self) -> str: ...

@@ -168,12 +168,17 @@ def test_what_users_were_told_is_gone_when_the_job_is_over(world: World) -> None
     assert left_over(world) == []
 
 
-def test_a_corpus_that_won_all_back_leaves_nothing_to_train_for(world: World) -> None:
+def won_all_back(world: World) -> None:
+    """Let the corpus of a fall win back all; weights would bring more."""
     world.history(shop=0.2)
     world.answers()
-    world.al = {"base/shop": 2.4, "auto-1": 3.3}
-    world.scores = {"base": 2.4, "auto-1": 3.3}
+    world.al = {"base/shop": 2.4, "auto-1": 3.3, "auto-2": 3.8}
+    world.scores = {"base": 2.4, "auto-1": 3.3, "auto-2": 3.8}
     settle(world)
+
+
+def test_a_corpus_that_won_all_back_leaves_nothing_to_train_for(world: World) -> None:
+    won_all_back(world)
     found = decision(world)
     assert found.action is LoopAction.NOTHING and found.gain == 0.0
     assert "Training would save 0.00" in found.why_not[0]
@@ -181,13 +186,8 @@ def test_a_corpus_that_won_all_back_leaves_nothing_to_train_for(world: World) ->
 
 
 def test_weights_may_aim_at_more_than_was_lost(tmp_path: Path) -> None:
-    """The corpus of the test before, and a policy that expects more of weights."""
     world = made_world(tmp_path, aim=1.3)
-    world.history(shop=0.2)
-    world.answers()
-    world.al = {"base/shop": 2.4, "auto-1": 3.3, "auto-2": 3.8}
-    world.scores = {"base": 2.4, "auto-1": 3.3, "auto-2": 3.8}
-    settle(world)
+    won_all_back(world)
     assert world.store.live()[SHOP] == "auto-2"
     end_all(world.store.folder)
     world.close()
@@ -196,11 +196,7 @@ def test_weights_may_aim_at_more_than_was_lost(tmp_path: Path) -> None:
 def test_what_counts_is_acceptance_since_the_corpus_is_live_not_what_its_canary_promised(
     world: World,
 ) -> None:
-    world.history(shop=0.2)
-    world.answers()
-    world.al = {"base/shop": 2.4, "auto-1": 3.3, "auto-2": 3.1}
-    world.scores = {"base": 2.4, "auto-1": 3.3, "auto-2": 3.1}
-    settle(world)
+    won_all_back(world)
     assert decision(world).action is LoopAction.NOTHING
     world.al["auto-1"] = world.scores["auto-1"] = 2.6
     for _ in range(26):

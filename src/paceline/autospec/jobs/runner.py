@@ -167,7 +167,6 @@ class JobRunner:
             "seconds": plan.seconds + plan.queue_seconds - job.spent,
             "grace": plan.grace_seconds,
             "nice": plan.nice,
-            "idle": plan.idle,
             "cpus": None if plan.cpus is None else parse_cpus(plan.cpus),
             "log": str(self.log_file(job)),
         }

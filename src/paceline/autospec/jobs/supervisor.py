@@ -105,8 +105,6 @@ def _step_back(start: dict[str, Any]) -> None:
     # this its priority would count among its own processes only.
     with suppress(OSError), open("/proc/self/autogroup", "w") as group:
         group.write(str(os.nice(0)))
-    if start["idle"] and sys.platform == "linux":
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     if start["cpus"]:
         os.sched_setaffinity(0, start["cpus"])
 

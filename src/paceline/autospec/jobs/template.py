@@ -57,7 +57,6 @@ class JobTemplate(Document):
         "seconds between SIGTERM and SIGKILL when the job is stopped", 30.0
     )
     nice: Annotated[int, Between(0, 19)] = about("how far the job steps back on the CPU", 19)
-    idle: bool = about("run only where no other process wants a core, on Linux", False)
     cpus: str | None = about("cores that the job may use, as 0-3,8", None, "all")
     attempts: Annotated[int, Between(1, 100)] = about(
         "starts before a job that dies each time is given up", 3
@@ -105,7 +104,7 @@ class JobTemplate(Document):
         plan = JobPlan(
             self.command, self.resume, self.cancel, self.environment, self.best, given,
             budget, self.queue_seconds, self.grace_seconds, self.cost_per_hour, self.nice,
-            self.cpus, self.attempts, self.idle,
+            self.cpus, self.attempts,
         )  # fmt: skip
         places = {name: "" for name in OWN_PLACES}
         for words in (self.command, self.resume, self.cancel, self.best):
@@ -130,7 +129,6 @@ class JobPlan:
     nice: int
     cpus: str | None
     attempts: int
-    idle: bool = False
 
     def as_json(self) -> dict[str, object]:
         """Return the plan as JSON has it."""
