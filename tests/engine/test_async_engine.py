@@ -98,7 +98,7 @@ def test_leaving_the_stream_frees_the_request_at_once() -> None:
 def test_past_the_bound_requests_are_refused_and_running_ones_go_on() -> None:
     async def test() -> None:
         async with running(max_num_seqs=1, max_waiting=1) as engine:
-            streams = [engine.submit(PROMPT, SHORT, request_id=str(i)) for i in range(2)]
+            streams = [engine.submit(PROMPT, LONG, request_id=str(i)) for i in range(2)]
             with pytest.raises(QueueFull):
                 engine.submit(PROMPT, SHORT, request_id="late")
             for stream in streams:

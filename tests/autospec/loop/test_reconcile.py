@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from paceline.autospec.loop import rollback
+from paceline.autospec.loop.journal import ChangeOrigin, ChangeStage
 from paceline.autospec.serving import ServedVersion, ServingFull
+from paceline.autospec.store import VersionState
 from paceline.core import InvalidRequest
-from tests.autospec.loop.worlds import ME, FakeServing, World
+from tests.autospec.loop.worlds import ME, SHOP, TARGET, FakeServing, World
 
 
 class SmallServing(FakeServing):
@@ -70,6 +72,24 @@ def test_where_nothing_may_leave_the_new_one_is_refused(world: World) -> None:
     assert world.end()["states"]["good"] == "retired"
     assert "no room for good" in world.store.history("good")[-1].reason
     assert world.end()["loaded"] == ["base", "foreign"]
+
+
+def test_one_waits_for_room_while_another_that_is_tried_holds_it(world: World) -> None:
+    world.push("bad")
+    world.turn()
+    assert world.serving.drafters.keys() == {"base", "bad"}
+    world.store.register("good", ME, spec="suffix", parent="base", target=TARGET)
+    journal = world.loop.journal
+    journal.begin(SHOP, ChangeOrigin.PUSHED, "base", world.now, version="good")
+    world.store.promote("good", ME, VersionState.CANARY)
+    world.turn()
+    waiting = journal.active()[-1]
+    assert (
+        waiting.stage is ChangeStage.LOADING and "no room for good" in waiting.as_json()["hold"][0]
+    )
+    world.settle()
+    assert world.end()["states"] == {"base": "live", "bad": "retired", "good": "live"}
+    assert journal.changes()[0].as_json()["hold"] == []
 
 
 def test_one_whose_process_has_ended_is_loaded_again(world: World) -> None:

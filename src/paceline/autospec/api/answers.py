@@ -150,7 +150,7 @@ class CanaryArm(TypedDict):
 
 class ShownChange(TypedDict):
     """An attempt to replace a cohort's drafter; `percent` of its requests get the new one, and
-    `hold` is what the canary still lacks."""
+    `hold` is what it waits for: room on the server, or what the canary still lacks."""
 
     id: int
     cohort: str

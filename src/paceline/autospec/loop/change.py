@@ -17,6 +17,7 @@ from paceline.autospec.jobs import JobState
 from paceline.autospec.loop.corpora import CORPORA, held_out, made_corpus, spec_with
 from paceline.autospec.loop.journal import ChangeOrigin, ChangeRecord, ChangeStage, LoopJournal
 from paceline.autospec.loop.observe import CanaryArms, TraceFolder
+from paceline.autospec.loop.reconcile import NotLoaded
 from paceline.autospec.loop.routed import routed_cohorts
 from paceline.autospec.loop.training import (
     TrainingOrder,
@@ -77,12 +78,12 @@ class ChangeTools:
 @dataclass(frozen=True, slots=True)
 class ChangeStep:
     """One step of a change, with what it may look at: the versions that a server is ready to route
-    to, and why it cannot load others."""
+    to, and why it has not loaded others."""
 
     tools: ChangeTools
     change: ChangeRecord
     ready: Collection[str]
-    refusals: Mapping[str, str]
+    missing: NotLoaded
 
     def take(self) -> None:
         """Take the change one step on, if one is due. Raises StoreError and InvalidRequest; the
@@ -117,8 +118,8 @@ class ChangeStep:
                 tools.journal.update(change, tools.clock(), ChangeStage.STOPPED, reason)
             else:
                 self._stop(reason)
-        elif change.version in self.refusals:
-            self._stop(f"it cannot be loaded: {self.refusals[change.version]}")
+        elif change.version in self.missing.refused:
+            self._stop(f"it cannot be loaded: {self.missing.refused[change.version]}")
         else:
             return False
         return True
@@ -265,6 +266,10 @@ class ChangeStep:
         """Wait until it is loaded; then its canary begins, or it goes live."""
         tools, change = self.tools, self.change
         if change.version not in self.ready:
+            waiting = self.missing.waiting
+            hold = [waiting[change.version]] if change.version in waiting else []
+            if hold != change.progress.hold:
+                tools.journal.update(change, tools.clock(), ChangeStage.LOADING, hold=hold)
             return
         if change.progress.straight:
             self._go_live(change.progress.score)
@@ -274,7 +279,7 @@ class ChangeStep:
         with tools.store.database.transaction():
             if tools.store.version(change.version).state is not VersionState.CANARY:
                 tools.store.promote(change.version, self._author("loaded"), VersionState.CANARY)
-            tools.journal.update(change, now, ChangeStage.CANARY, canary=state)
+            tools.journal.update(change, now, ChangeStage.CANARY, canary=state, hold=[])
 
     def _watch(self) -> None:
         """Judge the canary by the requests that have ended since."""

@@ -64,7 +64,9 @@ class ChangeProgress(Document):
     canary: CanaryState | None = about("the canary under way", None)
     score: str = about("what its score said", "")
     straight: bool = about("whether it goes live without a canary", False)
-    hold: list[str] = about("what the canary still lacks", list)
+    hold: list[str] = about(
+        "what it waits for: room on the server, or what the canary still lacks", list
+    )
 
 
 @dataclass(frozen=True, slots=True)

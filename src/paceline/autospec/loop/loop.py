@@ -107,14 +107,14 @@ class Autospec:
     def tick(self) -> list[LoopDecision]:
         """Do one turn, and return what was decided. Raises ServingError, StoreError and
         InvalidRequest; the next turn goes on from there."""
-        refusals = reconcile(self.serving, self.store)
+        missing = reconcile(self.serving, self.store)
         ready = {name for name, there in self.serving.loaded().items() if there.is_ready}
         reports, seen = self._assessed()
         self._routing.update()
         decisions = self._decided(reports, seen, routed_cohorts(self.store))
         self._note(decisions, seen)
         for change in self.journal.active():
-            ChangeStep(self._tools, change, ready - refusals.keys(), refusals).take()
+            ChangeStep(self._tools, change, ready - missing.refused.keys(), missing).take()
         reconcile(self.serving, self.store)
         self._forget()
         return decisions

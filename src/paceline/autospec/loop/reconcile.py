@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from paceline.autospec.canary import canary_rule
 from paceline.autospec.live_server import match_of
@@ -24,25 +24,39 @@ class WantedServing:
     """What a server should have.
 
     versions  what must be loaded: the spec of each, by name
+    tried     those of them that are being tried, and so leave or make another one leave
     kept      what may stay while there is room: the versions that a rollback would bring back
     known     all versions of the store; a drafter with another name is somebody else's
     routes    who drafts for whom
     """
 
     versions: Mapping[str, str]
+    tried: frozenset[str]
     kept: frozenset[str]
     known: frozenset[str]
     routes: DrafterRoutes
+
+
+@dataclass(frozen=True, slots=True)
+class NotLoaded:
+    """Why versions are not loaded, by name: those that the server cannot load, and those that wait
+    for room."""
+
+    refused: Mapping[str, str] = field(default_factory=dict)
+    waiting: Mapping[str, str] = field(default_factory=dict)
 
 
 def wanted(store: DrafterStore) -> WantedServing:
     """Return what the store says that a server should have."""
     live, changes = store.live(), LoopJournal(store).active()
     trying = [change for change in changes if change.stage in LOADED_STAGES]
-    names = {*live.values(), *(change.version for change in trying)}
+    tried = frozenset(change.version for change in trying)
     previous = [store.previous(cohort) for cohort in live]
     return WantedServing(
-        versions={name: store.spec(store.version(name)) for name in sorted(names)},
+        versions={
+            name: store.spec(store.version(name)) for name in sorted(tried.union(live.values()))
+        },
+        tried=tried,
         kept=frozenset(version.name for version in previous if version is not None),
         known=frozenset(version.name for version in store.versions()),
         routes=_routes(live, trying, routed_cohorts(store)),
@@ -69,11 +83,11 @@ def _routes(
     return DrafterRoutes(live.get(ALL), tuple(rules), SALT)
 
 
-def reconcile(serving: ServedDrafters, store: DrafterStore) -> dict[str, str]:
+def reconcile(serving: ServedDrafters, store: DrafterStore) -> NotLoaded:
     """Have a server do what the store says: load what is missing, share the requests out, and let
     leave what nobody wants. It may be repeated and broken off at will.
 
-    Return why versions could not be loaded, by name; requests go past those. Raises ServingError.
+    Return what is not loaded; requests go past it. Raises ServingError.
     """
     aim = wanted(store)
     refusals, crowded = _load_missing(serving, store, aim)
@@ -83,9 +97,9 @@ def reconcile(serving: ServedDrafters, store: DrafterStore) -> dict[str, str]:
     unwanted = (ready & aim.known) - aim.versions.keys()
     for name in sorted(unwanted if crowded else unwanted - aim.kept):
         serving.unload(name)
-    if crowded and not _makes_room(serving, before):
-        refusals |= crowded
-    return refusals
+    if before.keys() & (aim.tried - crowded.keys()) or _makes_room(serving, before):
+        return NotLoaded(refusals, crowded)
+    return NotLoaded(refusals | crowded)
 
 
 def _load_missing(

@@ -1047,7 +1047,7 @@ export interface ServingFacts {
 
 /**
  * An attempt to replace a cohort's drafter; `percent` of its requests get the new one, and `hold`
- * is what the canary still lacks.
+ * is what it waits for: room on the server, or what the canary still lacks.
  */
 export interface ShownChange {
   id: number;
