@@ -79,9 +79,10 @@ class ClosedLoop:
         self._params = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True)
 
     def run(self, seconds: float) -> Window:
+        """Serve for so long, and on to the first request that gets its first token."""
         window, engine = Window(), self._engine
         start = last = time.perf_counter()
-        while last - start < seconds:
+        while last - start < seconds or not window.ttfts:
             while len(self._added) < self._at_once:
                 (request,) = engine.make_requests(
                     next(self._prompts), self._params, request_id=str(next(self._names))

@@ -24,7 +24,7 @@ from paceline.training.workers import Workers, keep_freed_memory
 
 BASE: dict[str, Any] = {"layers": 3, "block": 8, "anchors": 32, "texts": 8, "micro": 8}
 LEVERS: dict[str, list[dict[str, Any]]] = {
-    "features": [{"features_gb": 0.0}],
+    "features": [{"features_gb": 0.0}, {"features_gb": 0.0, "features_folder": "features"}],
     "head": [{"head_tokens": 4096}, {"head_tokens": 0}],
     "anchors": [{"anchors": 8}, {"anchors": 128}],
     "layers": [{"layers": 1}, {"layers": 2}, {"layers": 5}],
@@ -44,6 +44,8 @@ GIVEN_BACK = "freed memory given back"
 
 def config_of(args: argparse.Namespace, out: Path, changes: dict[str, Any]) -> TrainConfig:
     settings = {"features_gb": 8.0, **BASE, **changes}
+    if "features_folder" in settings:
+        settings["features_folder"] = str(out / settings["features_folder"])
     return TrainConfig(
         model=args.model, sets=(args.set,), out=str(out), steps=2 * args.steps, device=args.device,
         dtype=args.dtype, eval_texts=1, **settings,

@@ -15,7 +15,8 @@ from paceline.models.loader import load_model
 from paceline.models.networks import build_network
 from paceline.training import target as target_module
 from paceline.training.packs import Text
-from paceline.training.target import LocalTarget, Seen, TrainingTarget
+from paceline.training.seen import Seen
+from paceline.training.target import LocalTarget, TrainingTarget
 from paceline.training.top_k import top_k
 from tests.engine.tiny import tiny_config
 from tests.training.twins import random_text

@@ -65,6 +65,7 @@ canary:
   steps: [50, 100]
   least_requests: 15
   tuned_requests: 40
+  tpot: 0.1             # so few requests cannot show 5%
   least_hours: 0
   cycle_hours: 0
 """
@@ -75,7 +76,7 @@ training: {{template: "{template}", init: "{init}", days: 0.003, least_answers: 
 """
 JOB = """\
 command: ["{python}", -m, paceline, train, "{data}", --out, "{out}", --model, "{model}", --init,
-  "{init}", --steps, "12", --texts, "4", --micro, "4", --anchors, "16", --eval-texts, "8",
+  "{init}", --steps, "24", --texts, "4", --micro, "4", --anchors, "16", --eval-texts, "8",
   --eval-anchors, "8"]
 best: ["{out}/drafter", "{out}/drafter.old"]
 nice: 19
@@ -96,7 +97,7 @@ class DemoAutospecCommand:
     """
 
     out: Folder | None = about("folder for everything it makes", None, "a temporary one")
-    rate: Annotated[float, Strict(False)] = about("requests in a second", 2.5)
+    rate: Annotated[float, Strict(False)] = about("requests in a second", 3.5)
     weights: bool = about(
         "train weights as well, for what the corpus has not won back; takes about 20 minutes",
         False,

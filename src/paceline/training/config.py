@@ -28,6 +28,7 @@ DEFAULTS: dict[str, float] = {
     "soft_tokens": 32,
     "selector_share": 1.0,
     "features_gb": 4.0,
+    "features_folder_gb": 64.0,
 }
 BlockSize = Annotated[int, Between(2, MAX_BLOCK)]
 Count = Annotated[int, Between(1)]
@@ -136,6 +137,12 @@ class TrainConfig:
     features_gb: Annotated[float, Between(0, 1e6)] | None = _optional(
         "features_gb", "memory that keeps the target's features, GiB"
     )
+    features_folder: str | None = about(
+        "folder that keeps the target's features on disk, for this run and others", None
+    )
+    features_folder_gb: Annotated[float, Between(0, 1e6)] | None = _optional(
+        "features_folder_gb", "disk space of that folder's files, GiB"
+    )
     target_engine: Literal["paceline", "transformers"] | None = about(
         "what computes the target; transformers loads any causal model",
         None,
@@ -192,6 +199,8 @@ class TrainConfig:
             ("soft_tokens", self.soft, "an objective or labels of the target's beside it"),
             ("short_share", self.short_block is not None, "short_block beside it"),
             ("features_gb", not self.shard_target, "no shard_target beside it, which keeps none"),
+            ("features_folder", not self.shard_target, "no shard_target beside it, as features_gb"),
+            ("features_folder_gb", self.features_folder is not None, "features_folder beside it"),
             ("quantize", not self.with_transformers, "target_engine paceline, and no shard_target"),
         ):
             if getattr(self, name) is not None and not effective:

@@ -197,6 +197,11 @@ class Order:
         self._drawn = step + 1, self._drawer.submit(self._draw, step + 1)
         return picks
 
+    def coming(self) -> list[Pick]:
+        """Return what the step after the last one will take."""
+        assert self._drawn is not None, "step() comes first"
+        return self._drawn[1].result()
+
     def _draw(self, step: int) -> list[Pick]:
         return [self._pick(step * self._per_step + turn) for turn in range(self._per_step)]
 

@@ -31,6 +31,7 @@ from paceline.training.data import (
     token_counts,
     without_mask,
 )
+from paceline.training.feature_folder import FeatureFolder, FeatureSource
 from paceline.training.form import TrainingForm
 from paceline.training.losses import Head, Objective
 from paceline.training.shape import check_fit, drafter_json, mask_token, reshaped
@@ -158,6 +159,9 @@ def prepare(
     _check_shape(config, shape)
     ids = _head_ids(config, shape, token_counts(data.train, found.shape.vocab_size), checkpoint)
     target = _target(config, found, model, shape)
+    target.folder = folder = _feature_folder(config, found, model, shape, workers)
+    if folder is not None and show is not None:
+        show(f"{folder.path} has features of {folder.found} texts")
     computed = computed_in(config)
     form = TrainingForm(
         _drafter(config, shape, checkpoint).to(workers.device),
@@ -241,6 +245,27 @@ def _target(
         found.loaded, dtype=config.dtype, device=config.device, quantize=config.quantize
     )
     return LocalTarget(network, found.shape, layers, budget, soft, on_cuda)
+
+
+def _feature_folder(
+    config: TrainConfig,
+    found: AnyTarget,
+    model: TransformersModel | None,
+    shape: DFlashConfig,
+    workers: Workers,
+) -> FeatureFolder | None:
+    if config.features_folder is None:
+        return None
+    source = FeatureSource(
+        weights_sha256=identity(found)["weights_sha256"],
+        engine="paceline" if model is None else "transformers",
+        numbers=config.dtype,
+        quantize=config.quantize,
+        layers=list(shape.target_layer_ids),
+        soft_tokens=int(config.value("soft_tokens")) * config.soft,
+    )
+    most = int(config.value("features_folder_gb") * GIB)
+    return FeatureFolder(Path(config.features_folder), source, most, workers.count)
 
 
 def _drafter_config(

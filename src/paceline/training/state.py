@@ -27,7 +27,16 @@ FORMAT = 2
 # paths lead is compared by content.
 PATHS = ("out", "model", "sets", "init", "held_out", "out_of_domain")
 ENDS = ("steps", "epochs", "hours")  # a run may be made longer
-FREE = (*PATHS, *ENDS, "trackers", "features_gb", "threads", "save_every")
+FREE = (
+    *PATHS,
+    *ENDS,
+    "trackers",
+    "features_gb",
+    "features_folder",
+    "features_folder_gb",
+    "threads",
+    "save_every",
+)
 
 
 # What a disk that takes no more looks like from Python, from torch and from safetensors.

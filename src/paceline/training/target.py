@@ -1,9 +1,9 @@
-"""The frozen target: its features and distributions, kept within a budget."""
+"""The frozen target: its features and distributions, kept in memory and on disk."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,48 +14,28 @@ from paceline.models.network import TorchNetwork
 from paceline.models.networks import packed_outputs
 from paceline.models.whole_sequences import logits_of, side_by_side, whole_output
 from paceline.training.cost import target_operations
+from paceline.training.feature_folder import FeatureFolder
 from paceline.training.packs import Text
+from paceline.training.seen import Seen
 from paceline.training.top_k import top_k
 
 GROUP_TOKENS = 4096  # of texts whose KV is in memory at once
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """The target's view of one text: `features` [tokens, layers * hidden] in its own dtype, and,
-    where they are learnt, its most likely next tokens behind each token, int32 [tokens, k], with
-    their probabilities, float16."""
-
-    features: torch.Tensor
-    likely: torch.Tensor | None = None
-    probabilities: torch.Tensor | None = None
-
-    @property
-    def bytes(self) -> int:
-        parts = (self.features, self.likely, self.probabilities)
-        return sum(part.nbytes for part in parts if part is not None)
-
-    def behind(self, anchors: torch.Tensor, slots: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return likely tokens and their probabilities at slots 1 to `slots` behind each anchor,
-        [anchors, slots, k] each."""
-        assert self.likely is not None and self.probabilities is not None
-        # What the token at a place should be, the target says one place before.
-        before = (anchors[:, None] + torch.arange(slots)).clamp(max=len(self.likely) - 1)
-        return self.likely[before].long(), self.probabilities[before].float()
-
-
 class TrainingTarget:
     """The frozen target, which reads training texts. `soft_tokens` 0 keeps features alone.
 
-    The first texts that are read are kept until `budget` bytes are full; the others are read each
-    time. `computed_tokens` counts the tokens that were read, `computed_logits` those whose
-    distribution was. `embedding` and `head`, [vocabulary,
-    hidden], are the target's; `together` means that all processes must read a text at the same
-    time.
+    The first texts that are read are kept in memory until `budget` bytes are full; the others come
+    from `folder`, where there is one that has them, or are read each time. `computed_tokens` counts
+    the tokens that were read, `computed_logits` those whose distribution was. `embedding` and
+    `head`, [vocabulary, hidden], are the target's; features lie on `device`; `together` means that
+    all processes must read a text at the same time.
     """
 
     embedding: torch.Tensor
     head: torch.Tensor
+    device: torch.device | str = "cpu"
+    folder: FeatureFolder | None = None
     together = False
 
     def __init__(
@@ -71,6 +51,11 @@ class TrainingTarget:
         """Keep these texts before any others."""
         self._preferred = {text.number: len(text) for text in texts}
 
+    def expect(self, texts: Sequence[Text]) -> None:
+        """Begin to read from disk what is there of texts that are asked for soon."""
+        if self.folder is not None:
+            self.folder.expect([text for text in texts if text.number not in self._kept])
+
     def features(self, texts: Sequence[Text]) -> list[torch.Tensor]:
         return [seen.features for seen in self.read_all(texts)]
 
@@ -83,11 +68,28 @@ class TrainingTarget:
             self.computed_tokens += sum(map(len, texts))
             return self._compute(texts)
         fresh = {text.number: text for text in texts if text.number not in self._kept}
-        computed = dict(zip(fresh, self._compute(list(fresh.values())), strict=True))
-        self.computed_tokens += sum(len(text) for text in fresh.values())
-        for number, seen in computed.items():
+        found = self._stored(fresh.values())
+        missing = [text for number, text in fresh.items() if number not in found]
+        computed = self._compute(missing) if missing else []
+        self.computed_tokens += sum(map(len, missing))
+        for text, seen in zip(missing, computed, strict=True):
+            found[text.number] = seen
+            if self.folder is not None:
+                self.folder.write(text, seen)
+        for number, seen in found.items():
             self._keep_within_budget(fresh[number], seen)
-        return [computed.get(text.number) or self._kept[text.number] for text in texts]
+        return [found.get(text.number) or self._kept[text.number] for text in texts]
+
+    def _stored(self, texts: Iterable[Text]) -> dict[int, Seen]:
+        """Return what the folder has of texts, by their numbers."""
+        found: dict[int, Seen] = {}
+        if self.folder is not None:
+            for text in texts:
+                seen = self.folder.read(text)
+                if seen is not None:
+                    features = seen.features.to(self.device)
+                    found[text.number] = replace(seen, features=features)
+        return found
 
     def _keep_within_budget(self, text: Text, seen: Seen) -> None:
         waiting = self._preferred.pop(text.number, 0)
@@ -150,7 +152,7 @@ class LocalTarget(TrainingTarget):
         if whole:
             if not isinstance(network, TorchNetwork):
                 raise TypeError(f"no whole sequences with a {type(network).__name__}")
-            self._whole = network
+            self._whole, self.device = network, network.device
         everything = torch.arange(network.vocab_size)
         self.embedding = network.embedding_rows(everything)
         self.head = network.head_rows(everything)

@@ -30,8 +30,9 @@ from paceline.training.losses import SlotLosses, Soft, position_weights
 from paceline.training.optimizers import Optimizers
 from paceline.training.packs import Pack, Pick, Text, block_labels, make_pack, side_by_side
 from paceline.training.schedule import STOPPED, Schedule
+from paceline.training.seen import Seen
 from paceline.training.state import STABLE, STATE, load_state, save_state
-from paceline.training.target import Seen, TrainingTarget
+from paceline.training.target import TrainingTarget
 from paceline.training.workers import Workers
 
 LOG_EVERY = 10  # steps
@@ -171,6 +172,7 @@ class Trainer:
         """Take one optimizer step over the next texts."""
         config, workers, start = self.config, self.workers, self._costs.now()
         picks = self.order.step(self.step)
+        self.target.expect([pick.text for pick in workers.mine(self.order.coming())])
         blocks = sum(len(pick.anchors) for pick in picks)
         size = self._block_size()
         norm = self._norm(picks, size)

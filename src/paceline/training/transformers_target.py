@@ -20,7 +20,8 @@ from paceline.models.any_target import AnyTarget
 from paceline.models.json_files import read_json
 from paceline.models.whole_sequences import side_by_side
 from paceline.training.packs import Text
-from paceline.training.target import Seen, TrainingTarget, likely_tokens
+from paceline.training.seen import Seen
+from paceline.training.target import TrainingTarget, likely_tokens
 from paceline.training.workers import Workers
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
@@ -111,7 +112,7 @@ class TransformersTarget(TrainingTarget):
         soft_tokens: int = 0,
     ) -> None:
         super().__init__(target.shape, layers, budget, soft_tokens)
-        self._model = model
+        self._model, self.device = model, model.device
         self.embedding, self.head = model.embedding, model.head
         model.tap(layers)
 

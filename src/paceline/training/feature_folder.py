@@ -1,0 +1,165 @@
+"""The target's features on disk: read in place of the target by every later run over these texts.
+
+features.json           what the features are of: a FeatureSource
+ab/abcdef….safetensors  one text: its token ids, what the target showed of it, and a checksum
+
+A file gets its name when it is whole, so a writer that is killed loses only the text at hand.
+Several runs and processes may use one folder at the same time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Literal
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from paceline.core import InvalidRequest
+from paceline.core.cache import UNFINISHED
+from paceline.core.documents import Document
+from paceline.models.tensor_files import save_tensors
+from paceline.training.packs import Text
+from paceline.training.seen import Seen
+
+log = logging.getLogger(__name__)
+FORMAT: Literal["paceline-features/1"] = "paceline-features/1"
+SOURCE = "features.json"
+FIELD = "features_folder"
+SHA256 = "sha256"
+SOFT = ("likely", "probabilities")
+
+
+class FeatureSource(Document):
+    """What features are of: the target, by the digest of its weights, as `engine` computed it in
+    such numbers; the layers, which number from 0; and how many likely tokens stand beside them."""
+
+    format: Literal["paceline-features/1"] = FORMAT
+    weights_sha256: str
+    engine: Literal["paceline", "transformers"]
+    numbers: Literal["bfloat16", "float32"]
+    quantize: Literal["int8"] | None
+    layers: list[int]
+    soft_tokens: int
+
+
+class FeatureFolder:
+    """A folder of features, whose files take `most` bytes at most: those of all `processes` that
+    write. `found` is how many texts it had at the start.
+
+    The constructor makes the folder where there is none. It raises InvalidRequest for one that
+    holds something else, or features of another kind, which it names.
+    """
+
+    def __init__(self, path: Path, source: FeatureSource, most: int, processes: int = 1) -> None:
+        self.path = path
+        _check_source(path, source)
+        self._soft = source.soft_tokens > 0
+        sizes = [file.stat().st_size for file in path.glob("*/*.safetensors")]
+        self.found = len(sizes)
+        self._left = max(0, most - sum(sizes)) // processes
+        self._reader = ThreadPoolExecutor(1)
+        self._coming: dict[str, Future[Seen | None]] = {}
+
+    def expect(self, texts: Sequence[Text]) -> None:
+        """Begin to read texts that are asked for soon; those that nobody asked for are dropped."""
+        names = {self._name(text): text for text in texts}
+        coming = {name: self._coming[name] for name in names.keys() & self._coming.keys()}
+        for name in names.keys() - coming.keys():
+            coming[name] = self._reader.submit(self._load, name, names[name])
+        self._coming = coming
+
+    def read(self, text: Text) -> Seen | None:
+        """Return what the target showed of a text; None where that is not here, or damaged."""
+        name = self._name(text)
+        coming = self._coming.pop(name, None)
+        return self._load(name, text) if coming is None else coming.result()
+
+    def write(self, text: Text, seen: Seen) -> None:
+        """Keep what the target showed of a text, where there is room. When it returns, the file is
+        there whole. A disk that is full ends the keeping, not the run."""
+        if seen.bytes > self._left:
+            return
+        path = self._path(self._name(text))
+        tensors = {"ids": text.ids.int(), "features": seen.features.cpu().contiguous()}
+        if seen.likely is not None and seen.probabilities is not None:
+            tensors |= {"likely": seen.likely, "probabilities": seen.probabilities}
+        tensors[SHA256] = _digest(tensors)
+        try:
+            path.parent.mkdir(exist_ok=True)
+            _write_whole(path, lambda hidden: save_tensors(tensors, hidden))
+            self._left -= path.stat().st_size
+        except (OSError, SafetensorError) as error:
+            log.warning("%s keeps no more features: %s", self.path, error)
+            self._left = 0
+
+    def _load(self, name: str, text: Text) -> Seen | None:
+        path = self._path(name)
+        if not path.exists():
+            return None
+        try:
+            tensors = load_file(path)
+            stated = tensors.pop(SHA256)
+            if not torch.equal(stated, _digest(tensors)):
+                raise ValueError("its checksum is another one")
+            if not torch.equal(tensors["ids"].long(), text.ids):
+                raise ValueError("it is of another text")
+            likely, probabilities = (tensors[key] if self._soft else None for key in SOFT)
+            return Seen(tensors["features"], likely, probabilities)
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            log.warning("%s cannot be used (%s): the target reads this text again", path, error)
+            return None
+
+    def _name(self, text: Text) -> str:
+        """Return a digest of what a file depends on."""
+        digest = hashlib.blake2b(text.ids.numpy().tobytes(), digest_size=16)
+        if self._soft:  # where the target's distribution is kept
+            digest.update(text.said.numpy().tobytes())
+        return digest.hexdigest()
+
+    def _path(self, name: str) -> Path:
+        return self.path / name[:2] / f"{name}.safetensors"
+
+
+def _check_source(path: Path, source: FeatureSource) -> None:
+    """Write what the folder is for, or compare it with what is written there."""
+    described = path / SOURCE
+    if not described.exists():
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise InvalidRequest(FIELD, str(path), f"a new folder, or one with {SOURCE}")
+        path.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(source.model_dump(), indent=1) + "\n"
+        _write_whole(described, lambda hidden: hidden.write_text(text, "utf-8"))
+    there = FeatureSource.from_file(described, FIELD).model_dump()
+    wanted = source.model_dump()
+    for name, value in wanted.items():
+        if there[name] != value:
+            expected = f"a folder of features with {name} {value!r}; this one has {there[name]!r}"
+            raise InvalidRequest(FIELD, str(path), expected)
+
+
+def _write_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Have `write` write a file beside `path`, and give it that name."""
+    hidden = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
+    try:
+        write(hidden)
+        hidden.replace(path)
+    except BaseException:
+        hidden.unlink(missing_ok=True)
+        raise
+
+
+def _digest(tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Return the SHA-256 of tensors, uint8 [32]."""
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].view(torch.uint8).numpy().data)
+    return torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8)

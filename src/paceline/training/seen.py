@@ -1,0 +1,31 @@
+"""What the target shows of a training text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The target's view of one text: `features` [tokens, layers * hidden] in its own dtype, and,
+    where they are learnt, its most likely next tokens behind each token, int32 [tokens, k], with
+    their probabilities, float16."""
+
+    features: torch.Tensor
+    likely: torch.Tensor | None = None
+    probabilities: torch.Tensor | None = None
+
+    @property
+    def bytes(self) -> int:
+        parts = (self.features, self.likely, self.probabilities)
+        return sum(part.nbytes for part in parts if part is not None)
+
+    def behind(self, anchors: torch.Tensor, slots: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return likely tokens and their probabilities at slots 1 to `slots` behind each anchor,
+        [anchors, slots, k] each."""
+        assert self.likely is not None and self.probabilities is not None
+        # What the token at a place should be, the target says one place before.
+        before = (anchors[:, None] + torch.arange(slots)).clamp(max=len(self.likely) - 1)
+        return self.likely[before].long(), self.probabilities[before].float()
