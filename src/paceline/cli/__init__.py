@@ -21,6 +21,7 @@ from paceline.cli.config import add_configured, name_of
 from paceline.cli.corpus import CorpusBuildCommand, CorpusMergeCommand, CorpusShowCommand
 from paceline.cli.doctor import ServedDoctorCommand
 from paceline.cli.drafter import ConvertCommand, DoctorCommand, InspectCommand
+from paceline.cli.drafter_find import FindCommand
 from paceline.cli.drafters import (
     DraftersAddCommand,
     DraftersDiffCommand,
@@ -106,9 +107,10 @@ JOBS: dict[str, tuple[str, dict[str, type[Command]]]] = {
         {"build": CorpusBuildCommand, "merge": CorpusMergeCommand, "show": CorpusShowCommand},
     ),
     "drafter": (
-        "inspect, check (doctor) or convert a DFlash drafter: a folder or hub id, in z-lab's or "
-        "speculators' format; watch a run that trains one",
+        "find the drafters for a model; inspect, check (doctor) or convert a DFlash drafter: a "
+        "folder or hub id, in z-lab's or speculators' format; watch a run that trains one",
         {
+            "find": FindCommand,
             "inspect": InspectCommand,
             "doctor": DoctorCommand,
             "convert": ConvertCommand,

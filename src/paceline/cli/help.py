@@ -78,6 +78,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "paceline evaluate Qwen/Qwen3-8B ./drafter demo --engine http://127.0.0.1:8000",
     ),
     "doctor": ("paceline doctor http://127.0.0.1:8000 Qwen/Qwen3-8B ./drafter",),
+    "drafter find": ("paceline drafter find Qwen/Qwen3-8B", "paceline drafter find smollm2-135m"),
     "drafter inspect": ("paceline drafter inspect runs/mine/drafter",),
     "drafter doctor": ("paceline drafter doctor smollm2-135m runs/mine/drafter",),
     "drafter convert": ("paceline drafter convert ./speculators-checkpoint ./z-lab-checkpoint",),
