@@ -65,7 +65,7 @@ canary:
   steps: [50, 100]
   least_requests: 15
   tuned_requests: 40
-  tpot: 0.1             # so few requests cannot show 5%
+  tpot: 0.15            # so few requests cannot show 5%
   least_hours: 0
   cycle_hours: 0
 """

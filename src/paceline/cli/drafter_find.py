@@ -25,9 +25,7 @@ class FindCommand:
     """
 
     target: Positional = about("the model: a name that `paceline list` shows, folder or hub id")
-    runs: Strings = about(
-        "folders with training runs, repeatable", (), "runs, where it is there"
-    )
+    runs: Strings = about("folders with training runs, repeatable", (), "runs, where it is there")
     json: bool = about("print the drafters as JSON", False)
 
     def run(self) -> int:
