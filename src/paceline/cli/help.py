@@ -83,6 +83,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "drafter doctor": ("paceline drafter doctor smollm2-135m runs/mine/drafter",),
     "drafter convert": ("paceline drafter convert ./speculators-checkpoint ./z-lab-checkpoint",),
     "drafter watch": ("paceline drafter watch runs/mine",),
+    "drafter push": ("paceline drafter push runs/mine/drafter org/my-model-drafter --private",),
     "drafters list": ("paceline drafters list",),
     "drafters show": ("paceline drafters show app-2",),
     "drafters add": (
