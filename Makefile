@@ -44,7 +44,7 @@ demo-picture: $(VENV)/.ready-core ## the same, and draw docs/images/demo.svg fro
 demo-train: $(VENV)/.ready-train ## a drafter for an application: data, training, before and after, serving
 	$(PY) -m paceline.cli.demo_train $(ARGS)
 
-demo-autospec: $(VENV)/.ready-autospec ## an app's traffic changes, and its drafter follows by itself: a day in a quarter of an hour (ARGS=--weights: and weights learn)
+demo-autospec: $(VENV)/.ready-autospec ## an app's traffic changes, and its drafter follows by itself: a day in ten minutes (ARGS=--weights: and weights learn)
 	$(PY) -m paceline.cli.demo_autospec $(ARGS)
 
 test: $(VENV)/.ready-test ## the tests, without the slow ones, on WORKERS cores at once
