@@ -146,11 +146,13 @@ class AutospecRunCommand:
             print(f"would decide: {sentences(decision)}")
         for change in loop.journal.active():
             print(f"would go on: {change_line(change)}")
-        refusals = reconcile(serving, store)
+        missing = reconcile(serving, store)
         for step in serving.steps:
             print(f"would tell the server: {step}")
-        for name, reason in refusals.items():
+        for name, reason in missing.refused.items():
             print(f"cannot be loaded: {name}: {reason}")
+        for name, reason in missing.waiting.items():
+            print(f"waits for room: {name}: {reason}")
         print("dry run: nothing was changed")
         return 0
 
