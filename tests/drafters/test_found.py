@@ -14,10 +14,13 @@ from paceline.drafters.published import PUBLISHED
 
 
 def run_of(folder: Path, target: str) -> Path:
-    """What a training run leaves, as far as it is looked at."""
+    """Make the folder of a training run, with as much as is looked at."""
     drafter = folder / "drafter"
     drafter.mkdir(parents=True)
-    facts = {"target": {"name": target}, "data": {"shop": {}, "replay": {}}}
+    facts = {
+        "target": {"name": target},
+        "data": {"shop": {}, "replay": {}, "judged": {"trained_on": False}},
+    }
     (drafter / "provenance.json").write_text(json.dumps(facts))
     return drafter
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from paceline.cli import main
-from paceline.core import InvalidRequest
+from paceline.core import InvalidRequest, ModelError
 from paceline.drafters.publishing import FILES, check_publishable
 from paceline.drafters.shipped import FOLDERS
 from tests.engines.listening import listening
@@ -117,11 +117,21 @@ def test_a_hub_that_refuses_is_quoted(drafter: Path) -> None:
 def test_weights_that_users_have_taught_are_not_published_by_mistake(drafter: Path) -> None:
     provenance = drafter / "provenance.json"
     facts = json.loads(provenance.read_text())
-    facts["data"]["general"]["user_data"] = True
-    provenance.write_text(json.dumps(facts))
-    with pytest.raises(InvalidRequest, match="--user-data; general is what users said"):
+    taught = {"general": {**facts["data"]["general"], "user_data": True}}
+    first = {"name": "first", "made": {"init": None, "data": taught}}
+    second = {"name": "second", "made": {"init": first, "data": facts["data"]}}
+    later = {**facts, "init": second}
+    for told in ({**facts, "data": taught}, later):  # also two trainings before
+        provenance.write_text(json.dumps(told))
+        with pytest.raises(InvalidRequest, match="--user-data; general is what users said"):
+            check_publishable(drafter, REPOSITORY)
+        check_publishable(drafter, REPOSITORY, user_data=True)
+    provenance.write_text(json.dumps({**facts, "data": None}))
+    with pytest.raises(ModelError, match="data must say which sets"):
         check_publishable(drafter, REPOSITORY)
-    check_publishable(drafter, REPOSITORY, user_data=True)
+    judged = {**taught["general"], "trained_on": False}
+    provenance.write_text(json.dumps({**facts, "data": {"general": judged}}))
+    check_publishable(drafter, REPOSITORY)
 
 
 def test_a_folder_that_is_no_whole_drafter_and_a_wrong_id_are_refused(

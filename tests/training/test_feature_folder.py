@@ -57,6 +57,8 @@ def test_a_later_run_computes_nothing_and_trains_the_same_drafter(
     for key in weights[0]:
         assert torch.equal(weights[0][key], weights[1][key]), key
         assert torch.equal(weights[0][key], weights[2][key]), key
+    made = [(tmp_path / name / "drafter" / "provenance.json").read_text() for name in runs]
+    assert made[0] == made[1] == made[2]  # no path of this machine
     assert losses(tmp_path / "first") == losses(tmp_path / "second") == losses(tmp_path / "none")
     again = reader(target, trainset, tmp_path, **SOFT, **{k: v for k, v in folder.items()
                    if k == "target_engine"})  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.table import Table
@@ -29,7 +30,7 @@ class FindCommand:
     json: bool = about("print the drafters as JSON", False)
 
     def run(self) -> int:
-        """Print them, and the next commands. Raises InvalidRequest for a folder without runs."""
+        """Print them, and the next command. Raises InvalidRequest for a folder without runs."""
         from paceline.drafters.found import find_drafters, target_name
 
         usual = Path("runs")
@@ -40,19 +41,16 @@ class FindCommand:
         target = target_name(self.target)
         found = find_drafters(target, runs)
         if self.json:
-            print(json.dumps([each.as_json() for each in found], indent=2))
+            print(json.dumps([asdict(each) for each in found], indent=2))
             return 0 if found else 1
         console = show.report_console()
         if not found:
             console.print(f"No drafter is known for {target}.")
-            console.print(f"To train one: paceline synth app.yaml --model {target}, then train")
+            console.print("To train one: paceline synth makes a set, paceline train the drafter.")
             return 1
         table = Table("drafter", "from", "note", box=None)
         for each in found:
             table.add_row(each.drafter, SOURCES[each.source], each.note)
         console.print(table)
-        first = found[0].drafter
-        console.print(
-            f"\npaceline drafter inspect {first}\npaceline evaluate {target} {first} demo"
-        )
+        console.print(f"\nTo look at it: paceline drafter inspect {found[0].drafter}")
         return 0

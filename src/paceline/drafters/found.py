@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from paceline.core import ModelError
 from paceline.core.names import find_name
 from paceline.drafters.published import PUBLISHED
 from paceline.drafters.shipped import PROVENANCE, shipped_folder
@@ -22,10 +23,6 @@ class FoundDrafter:
     drafter: str
     source: Literal["shipped", "trained", "published"]
     note: str
-
-    def as_json(self) -> dict[str, str]:
-        """Return plain values."""
-        return asdict(self)
 
 
 def target_name(word: str) -> str:
@@ -58,6 +55,19 @@ def _trained(target: str, folder: Path) -> Iterator[FoundDrafter]:
         provenance = read_json(path)
         made_for = provenance.get("target")
         if isinstance(made_for, dict) and made_for.get("name") in names:
-            sets = provenance.get("data")
-            learnt = ", ".join(sets) if isinstance(sets, dict) else ""
-            yield FoundDrafter(str(path.parent), "trained", f"learnt from {learnt or 'no set'}")
+            learnt = ", ".join(name for name, _ in learnt_sets(provenance))
+            yield FoundDrafter(str(path.parent), "trained", f"learnt from {learnt}")
+
+
+def learnt_sets(provenance: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the sets that a drafter has learnt from, with what its provenance says of each: those
+    of the drafter that its training went on from included, as far back as is recorded.
+
+    Raises ModelError for a provenance that does not say.
+    """
+    data, begun = provenance.get("data"), provenance.get("init")
+    if not isinstance(data, dict) or not all(isinstance(fact, dict) for fact in data.values()):
+        raise ModelError(f"{PROVENANCE}: data must say which sets the drafter has learnt from")
+    learnt = [(name, fact) for name, fact in data.items() if fact.get("trained_on", True)]
+    making = begun.get("made") if isinstance(begun, dict) else None
+    return learnt + (learnt_sets(making) if isinstance(making, dict) else [])

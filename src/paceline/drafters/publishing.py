@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from paceline.core import InvalidRequest, ModelError
+from paceline.drafters.found import learnt_sets
 from paceline.drafters.shipped import PROVENANCE
 from paceline.models.hub import HUB_ID
 from paceline.models.json_files import read_json
@@ -24,9 +25,8 @@ def check_publishable(folder: Path, repo_id: str, *, user_data: bool = False) ->
         raise InvalidRequest("drafter", str(folder), expected)
     if not HUB_ID.fullmatch(repo_id):
         raise InvalidRequest("repository", repo_id, 'a hub id, as "org/name"')
-    data = read_json(folder / PROVENANCE).get("data")
-    facts = data.items() if isinstance(data, dict) else ()
-    private = [name for name, fact in facts if isinstance(fact, dict) and fact.get("user_data")]
+    private = [name for name, fact in learnt_sets(read_json(folder / PROVENANCE))
+               if fact.get("user_data")]  # fmt: skip
     if private and not user_data:
         expected = (
             f"a drafter that has learnt nothing from users, or --user-data; {', '.join(private)} "

@@ -35,10 +35,11 @@ SOURCE = "features.json"
 FIELD = "features_folder"
 SHA256 = "sha256"
 SOFT = ("likely", "probabilities")
+HEADER_BYTES = 1024  # more than safetensors writes before so few tensors
 
 
 class FeatureSource(Document):
-    """What features are of: the target, by the digest of its weights, as `engine` computed it in
+    """The origin of features: the target, by the digest of its weights, as `engine` computed it in
     such numbers; the layers, which number from 0; and how many likely tokens stand beside them."""
 
     format: Literal["paceline-features/1"] = FORMAT
@@ -85,13 +86,13 @@ class FeatureFolder:
     def write(self, text: Text, seen: Seen) -> None:
         """Keep what the target showed of a text, where there is room. When it returns, the file is
         there whole. A disk that is full ends the keeping, not the run."""
-        if seen.bytes > self._left:
-            return
         path = self._path(self._name(text))
         tensors = {"ids": text.ids.int(), "features": seen.features.cpu().contiguous()}
         if seen.likely is not None and seen.probabilities is not None:
             tensors |= {"likely": seen.likely, "probabilities": seen.probabilities}
         tensors[SHA256] = _digest(tensors)
+        if sum(tensor.nbytes for tensor in tensors.values()) + HEADER_BYTES > self._left:
+            return
         try:
             path.parent.mkdir(exist_ok=True)
             _write_whole(path, lambda hidden: save_tensors(tensors, hidden))

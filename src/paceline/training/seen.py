@@ -1,4 +1,4 @@
-"""What the target shows of a training text."""
+"""The target's view of a training text."""
 
 from __future__ import annotations
 

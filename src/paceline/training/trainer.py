@@ -172,7 +172,8 @@ class Trainer:
         """Take one optimizer step over the next texts."""
         config, workers, start = self.config, self.workers, self._costs.now()
         picks = self.order.step(self.step)
-        self.target.expect([pick.text for pick in workers.mine(self.order.coming())])
+        if self.target.folder is not None:
+            self.target.expect([pick.text for pick in workers.mine(self.order.coming())])
         blocks = sum(len(pick.anchors) for pick in picks)
         size = self._block_size()
         norm = self._norm(picks, size)
