@@ -107,6 +107,10 @@ def test_a_card_tells_where_a_drafter_comes_from_and_what_got_worse():
     assert "Trained from random weights" in fresh and "| s (held out) |  | 2.50 |" in fresh
     assert "it was trained on has 700 tokens" in export.card(PROVENANCE | {"context": 700})
     assert "it was trained on has" not in text, "earlier releases did not say how long texts were"
+    named = PROVENANCE["target"] | {"name": "smollm2-135m"}
+    public = export.card(PROVENANCE | {"target": named})
+    assert public.startswith("---\nbase_model: HuggingFaceTB/SmolLM2-135M-Instruct\n")
+    assert text.startswith("---\nbase_model: t\n"), "the hub is told the only name there is"
 
 
 OLD: dict[str, Any] = {  # what earlier releases wrote, in short

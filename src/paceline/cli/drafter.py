@@ -47,7 +47,7 @@ class InspectCommand:
             return 0
         table = Table(show_header=False, box=None)
         for label, value in rows:
-            table.add_row(label, str(value))
+            table.add_row(label, _in_words(value))
         show.report_console().print(table)
         return 0
 
@@ -181,6 +181,17 @@ def description(checkpoint: DFlashCheckpoint) -> list[tuple[str, object]]:
         second = dataclasses.asdict(config.second)
         rows.append(("second generation", ", ".join(f"{k} {v}" for k, v in second.items())))
     return rows
+
+
+def _in_words(value: object) -> str:
+    """Return a value of `description` as a person reads it."""
+    if isinstance(value, dict):
+        return "\n".join(
+            f"{name.replace('_', ' ')}: {_in_words(each)}" for name, each in value.items()
+        )
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _attention(config: DFlashConfig) -> str:

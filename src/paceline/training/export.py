@@ -17,6 +17,7 @@ import torch
 from paceline.bench.report.pages import render
 from paceline.dataset.overlap import OVERLAP, read_overlap
 from paceline.dataset.training_set import Manifest, write_whole
+from paceline.models.catalog import CATALOGUE
 from paceline.models.dflash.checkpoint import save_checkpoint
 from paceline.models.dflash.tensors import PREDECESSORS
 from paceline.training.config import TrainConfig
@@ -173,7 +174,10 @@ def card(provenance: Provenance, evaluation: str | None = None) -> str:
         if learnt
         for split, overlap in read_overlap(data).items()
     ]
+    target = provenance["target"]["name"]
     values = {
+        # The hub knows no other names than its own.
+        "base_model": (CATALOGUE[target].hub_id or target) if target in CATALOGUE else target,
         "shared": shared,
         "gaps": production_gaps(provenance["scores"]),
         "begun": None if begun is None else begun["name"],
