@@ -33,7 +33,9 @@ from tests.training.runs import config, quiet
         ("short_share", 0.1, "short_share: got 0.1; expected short_block"),
         ("short_share", 0.5, "short_share: got 0.5; expected a number from 0 to 0.2"),
         ("shard_target", True, "features_gb: got 0.1; expected no shard_target"),
-        ("target_engine", "vllm", "target_engine: got 'vllm'; expected"),
+        ("target_engine", "sglang", "target_engine: got 'sglang'; expected"),
+        ("features_only", True, "features_only: got true; expected features_folder beside it"),
+        ("target_python", "python3", "target_python: got 'python3'; expected target_engine vllm"),
     ],
 )
 def test_settings_that_cannot_be_are_refused_by_name(field, value, match, target, tmp_path):
@@ -116,6 +118,12 @@ def test_a_target_is_spread_over_several_processes_only(target, trainset, tmp_pa
          "target_engine: got 'paceline'; expected transformers beside shard_target"),
         ({"quantize": "int8", "target_engine": "transformers"},
          "quantize: got 'int8'; expected target_engine paceline"),
+        ({"quantize": "int8", "target_engine": "vllm"},
+         "quantize: got 'int8'; expected target_engine paceline"),
+        ({"shard_target": True, "features_gb": None, "target_engine": "vllm"},
+         "target_engine: got 'vllm'; expected transformers beside shard_target"),
+        ({"target_engine": "vllm", "mix": {"kl": 1.0}},
+         "target_engine: got 'vllm'; expected paceline or transformers: vllm does not show the"),
     ],
     ids=str,
 )  # fmt: skip

@@ -113,9 +113,12 @@ class TrainCommand(TrainConfig):
     )
 
     def run(self) -> int:
-        from paceline.training.run import train
+        from paceline.training.run import train, write_features
 
         console = Console(highlight=False, soft_wrap=True)
+        if self.features_only:
+            write_features(self, console.print)
+            return 0
         result = train(self, console.print)
         if int(os.environ.get("RANK", "0")) == 0:
             if result.why is not None:

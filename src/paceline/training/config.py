@@ -143,10 +143,16 @@ class TrainConfig:
     features_folder_gb: Annotated[float, Between(0, 1e6)] | None = _optional(
         "features_folder_gb", "disk space of that folder's files, GiB"
     )
-    target_engine: Literal["paceline", "transformers"] | None = about(
+    features_only: bool = about(
+        "compute the features of all texts into features_folder, and train nothing", False
+    )
+    target_engine: Literal["paceline", "transformers", "vllm"] | None = about(
         "what computes the target; transformers loads any causal model",
         None,
         "paceline, for families that it serves",
+    )
+    target_python: str | None = about(
+        "the Python of an environment with vLLM", None, "that of PACELINE_VLLM_PYTHON"
     )
     quantize: Literal["int8"] | None = about(
         "the target's linear layers, as `paceline serve --quantize` serves them", None, "none"
@@ -189,9 +195,12 @@ class TrainConfig:
                 yield InvalidRequest("mix", name, f"objectives among {', '.join(OBJECTIVES)}")
         if [self.steps, self.epochs, self.hours].count(None) != 2:
             yield InvalidRequest("steps", self.steps, "either steps, epochs or hours")
-        if self.shard_target and self.target_engine == "paceline":
+        if self.shard_target and self.target_engine in ("paceline", "vllm"):
             expected = "transformers beside shard_target, which spreads it"
-            yield InvalidRequest("target_engine", "paceline", expected)
+            yield InvalidRequest("target_engine", self.target_engine, expected)
+        if self.soft and self.with_vllm:
+            expected = "paceline or transformers: vllm does not show the target's distribution"
+            yield InvalidRequest("target_engine", self.target_engine, expected)
         if self.texts % self.micro:
             yield InvalidRequest("micro", self.micro, f"a divisor of texts ({self.texts})")
         for name, effective, needed in (
@@ -200,11 +209,18 @@ class TrainConfig:
             ("short_share", self.short_block is not None, "short_block beside it"),
             ("features_gb", not self.shard_target, "no shard_target beside it, which keeps none"),
             ("features_folder", not self.shard_target, "no shard_target beside it, as features_gb"),
+            ("features_only", self.features_folder is not None, "features_folder beside it"),
             ("features_folder_gb", self.features_folder is not None, "features_folder beside it"),
-            ("quantize", not self.with_transformers, "target_engine paceline, and no shard_target"),
+            (
+                "quantize",
+                not (self.with_transformers or self.with_vllm),
+                "target_engine paceline, and no shard_target",
+            ),
+            ("target_python", self.with_vllm, "target_engine vllm beside it"),
         ):
-            if getattr(self, name) is not None and not effective:
-                yield InvalidRequest(name, getattr(self, name), needed)
+            value = getattr(self, name)
+            if value is not None and value is not False and not effective:
+                yield InvalidRequest(name, value, needed)
 
     @property
     def soft(self) -> bool:
@@ -215,6 +231,11 @@ class TrainConfig:
     def with_transformers(self) -> bool:
         """True when transformers computes the target even where our engine serves it."""
         return self.shard_target or self.target_engine == "transformers"
+
+    @property
+    def with_vllm(self) -> bool:
+        """True when vLLM computes the target, in a process of its own."""
+        return self.target_engine == "vllm"
 
     def total_steps(self, texts: int) -> int | None:
         """Return the optimizer steps of the whole run over a set of so many texts; None for a run

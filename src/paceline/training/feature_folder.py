@@ -12,11 +12,11 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
+from uuid import uuid4
 
 import torch
 from safetensors import SafetensorError
@@ -44,7 +44,7 @@ class FeatureSource(Document):
 
     format: Literal["paceline-features/1"] = FORMAT
     weights_sha256: str
-    engine: Literal["paceline", "transformers"]
+    engine: Literal["paceline", "transformers", "vllm"]
     numbers: Literal["bfloat16", "float32"]
     quantize: Literal["int8"] | None
     layers: list[int]
@@ -53,7 +53,7 @@ class FeatureSource(Document):
 
 class FeatureFolder:
     """A folder of features, whose files take `most` bytes at most: those of all `processes` that
-    write. `found` is how many texts it had at the start.
+    write. `found` is how many texts it had at the start; `full` says that one found no room since.
 
     The constructor makes the folder where there is none. It raises InvalidRequest for one that
     holds something else, or features of another kind, which it names.
@@ -64,7 +64,7 @@ class FeatureFolder:
         _check_source(path, source)
         self._soft = source.soft_tokens > 0
         sizes = [file.stat().st_size for file in path.glob("*/*.safetensors")]
-        self.found = len(sizes)
+        self.found, self.full = len(sizes), False
         self._left = max(0, most - sum(sizes)) // processes
         self._reader = ThreadPoolExecutor(1)
         self._coming: dict[str, Future[Seen | None]] = {}
@@ -92,6 +92,7 @@ class FeatureFolder:
             tensors |= {"likely": seen.likely, "probabilities": seen.probabilities}
         tensors[SHA256] = _digest(tensors)
         if sum(tensor.nbytes for tensor in tensors.values()) + HEADER_BYTES > self._left:
+            self.full = True
             return
         try:
             path.parent.mkdir(exist_ok=True)
@@ -99,7 +100,7 @@ class FeatureFolder:
             self._left -= path.stat().st_size
         except (OSError, SafetensorError) as error:
             log.warning("%s keeps no more features: %s", self.path, error)
-            self._left = 0
+            self._left, self.full = 0, True
 
     def _load(self, name: str, text: Text) -> Seen | None:
         path = self._path(name)
@@ -148,7 +149,7 @@ def _check_source(path: Path, source: FeatureSource) -> None:
 
 def _write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Have `write` write a file beside `path`, and give it that name."""
-    hidden = path.with_name(f".{path.name}.{os.getpid()}{UNFINISHED}")
+    hidden = path.with_name(f".{path.name}.{uuid4().hex}{UNFINISHED}")
     try:
         write(hidden)
         hidden.replace(path)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -44,6 +44,7 @@ from paceline.training.transformers_target import (
     TransformersModel,
     TransformersTarget,
 )
+from paceline.training.vllm_target import VLLMModel, VLLMTarget
 from paceline.training.workers import Workers, keep_freed_memory
 
 GIB = 1 << 30
@@ -66,6 +67,44 @@ def train(config: TrainConfig, show: Callable[[str], None]) -> TrainingResult:
 
     Raises InvalidRequest or ModelError before anything is computed.
     """
+    with _workers(config) as workers:
+        if workers.first and config.folder.is_dir():
+            with locked(config.folder):
+                pass  # a folder that is taken is refused before anything is loaded
+        trainer = prepare(config, workers, show if workers.first else None)
+        with closing(trainer.target), locked(config.folder) if workers.first else nullcontext():
+            _run(trainer, show)
+    return _result(trainer)
+
+
+def write_features(config: TrainConfig, show: Callable[[str], None]) -> None:
+    """Fill `config.features_folder` with the features of every text that a run of these settings
+    reads, in the order in which it does; what is there already stays. Trains nothing, and does not
+    touch the run's folder: the run may go on beside it.
+
+    Raises InvalidRequest or ModelError before anything is computed, and InvalidRequest (field
+    `features_folder_gb`) where the folder, or the disk, has no room for a text.
+    """
+    config = replace(config, features_gb=0.0)
+    with _workers(config) as workers:
+        trainer = prepare(config, workers, show if workers.first else None)
+        texts, folder = trainer.texts_to_read(), trainer.target.folder
+        assert folder is not None, "the settings say so"
+        with closing(trainer.target):
+            for at in range(0, len(texts), config.texts):
+                trainer.target.read_all(workers.mine(texts[at : at + config.texts]))
+                if folder.full:
+                    size = config.value("features_folder_gb")
+                    expected = f"room for {len(texts)} texts; {at} are there or in other processes"
+                    raise InvalidRequest("features_folder_gb", size, expected)
+                done = min(at + config.texts, len(texts))
+                if workers.first:
+                    show(f"features of {done} of {len(texts)} texts")
+
+
+@contextmanager
+def _workers(config: TrainConfig) -> Iterator[Workers]:
+    """Begin a run of these settings, in one process or as one of several."""
     check_place(config)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
@@ -74,15 +113,9 @@ def train(config: TrainConfig, show: Callable[[str], None]) -> TrainingResult:
     workers = Workers(config.device)
     try:
         workers.check(config.texts, config.micro, config.shard_target)
-        if workers.first and config.folder.is_dir():
-            with locked(config.folder):
-                pass  # a folder that is taken is refused before anything is loaded
-        trainer = prepare(config, workers, show if workers.first else None)
-        with locked(config.folder) if workers.first else nullcontext():
-            _run(trainer, show)
+        yield workers
     finally:
         workers.close()
-    return _result(trainer)
 
 
 def _result(trainer: Trainer) -> TrainingResult:
@@ -152,7 +185,7 @@ def prepare(
     if checkpoint is not None:
         data = without_mask(data, checkpoint.config.mask_token_id, show)
     seen = seen_tokens(data.train)
-    model = _transformers_model(config, found, workers, show)
+    model = _other_model(config, found, workers, show)
     hf = _drafter_config(config, found, model, checkpoint, seen)
     shape = read_dflash_config(hf)
     check_fit(shape, found.shape, found.eos_ids, seen)
@@ -211,14 +244,21 @@ def _check_engine(config: TrainConfig, found: AnyTarget) -> None:
     for name in ("target_engine", "quantize"):
         value = getattr(config, name)
         if value in ("paceline", "int8"):
-            expected = f"transformers, since {found.refusal}" if name == "target_engine" else "none"
+            expected = (
+                f"transformers or vllm, since {found.refusal}"
+                if name == "target_engine"
+                else "none"
+            )
             raise InvalidRequest(name, value, expected)
 
 
-def _transformers_model(
+def _other_model(
     config: TrainConfig, found: AnyTarget, workers: Workers, show: Callable[[str], None] | None
-) -> TransformersModel | None:
-    """Load the target with transformers, where that computes it."""
+) -> TransformersModel | VLLMModel | None:
+    """Load the target where another engine than ours computes it."""
+    if config.with_vllm:
+        longest, alone = min(config.max_tokens, found.max_context), workers.count == 1
+        return VLLMModel(found, config.dtype, config.target_python, longest, alone)
     if found.loaded is not None and not config.with_transformers:
         return None
     if show is not None:
@@ -231,11 +271,13 @@ def _transformers_model(
 def _target(
     config: TrainConfig,
     found: AnyTarget,
-    model: TransformersModel | None,
+    model: TransformersModel | VLLMModel | None,
     shape: DFlashConfig,
 ) -> TrainingTarget:
     layers, soft = shape.target_layer_ids, int(config.value("soft_tokens")) * config.soft
     budget, on_cuda = int(config.value("features_gb") * GIB), config.device == "cuda"
+    if isinstance(model, VLLMModel):
+        return VLLMTarget(model, found, layers, budget)
     if model is not None:
         if config.shard_target:
             return ShardedTarget(model, found, layers, 0, soft)
@@ -250,7 +292,7 @@ def _target(
 def _feature_folder(
     config: TrainConfig,
     found: AnyTarget,
-    model: TransformersModel | None,
+    model: TransformersModel | VLLMModel | None,
     shape: DFlashConfig,
     workers: Workers,
 ) -> FeatureFolder | None:
@@ -258,7 +300,7 @@ def _feature_folder(
         return None
     source = FeatureSource(
         weights_sha256=identity(found)["weights_sha256"],
-        engine="paceline" if model is None else "transformers",
+        engine="paceline" if model is None else model.engine,
         numbers=config.dtype,
         quantize=config.quantize,
         layers=list(shape.target_layer_ids),
@@ -271,7 +313,7 @@ def _feature_folder(
 def _drafter_config(
     config: TrainConfig,
     found: AnyTarget,
-    model: TransformersModel | None,
+    model: TransformersModel | VLLMModel | None,
     checkpoint: DFlashCheckpoint | None,
     seen: list[int],
 ) -> dict[str, object]:

@@ -34,6 +34,8 @@ FREE = (
     "features_gb",
     "features_folder",
     "features_folder_gb",
+    "features_only",
+    "target_python",
     "threads",
     "save_every",
 )

@@ -107,6 +107,9 @@ class TrainingTarget:
     def _compute(self, texts: Sequence[Text]) -> list[Seen]:
         raise NotImplementedError
 
+    def close(self) -> None:
+        """Free what the target holds outside this process."""
+
     def _wanted(self, text: Text) -> np.ndarray:
         """Mark the tokens behind which something is learnt from the target's distribution."""
         wanted = np.zeros(len(text), dtype=bool)

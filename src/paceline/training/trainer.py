@@ -168,6 +168,19 @@ class Trainer:
             log(self.step + 1, {"decay_steps": self.schedule.decisions.falling})
         return True
 
+    def texts_to_read(self) -> list[Text]:
+        """Return every text that the run reads once, in the order in which it is read first: those
+        that are judged, then those of the steps, of which a run of some hours reads all."""
+        data, texts = self.data, dict[int, Text]()
+        for sets in (data.held_out, data.out_of_domain, data.foreign):
+            texts |= {text.number: text for part in sets.values() for text in part}
+        most, step = len(texts.keys() | {text.number for text in data.train}), 0
+        end = self.config.total_steps(len(data.train))
+        while len(texts) < most and (end is None or step < end):
+            texts |= {pick.text.number: pick.text for pick in self.order.step(step)}
+            step += 1
+        return list(texts.values())
+
     def take_step(self) -> None:
         """Take one optimizer step over the next texts."""
         config, workers, start = self.config, self.workers, self._costs.now()

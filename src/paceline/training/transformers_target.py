@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -35,6 +35,8 @@ class TransformersModel:
 
     The constructor raises ModelError for what transformers cannot load, or not take features of.
     """
+
+    engine: Literal["transformers"] = "transformers"
 
     def __init__(
         self, target: AnyTarget, dtype: torch.dtype, device: str, workers: Workers | None = None

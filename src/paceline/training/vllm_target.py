@@ -1,0 +1,188 @@
+"""A target that vLLM computes, in a process of its own Python: any family that vLLM takes features
+of."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from paceline.core import InvalidRequest, ModelError
+from paceline.core.config_fields import ConfigFields
+from paceline.models.any_target import AnyTarget
+from paceline.models.json_files import read_json
+from paceline.models.tensors import EMBEDDING, HEAD
+from paceline.models.weights import SafetensorWeights
+from paceline.training.packs import Text
+from paceline.training.seen import Seen
+from paceline.training.target import TrainingTarget
+
+SCRIPT = Path(__file__).with_name("in_vllm") / "paceline_features.py"
+VARIABLE = "PACELINE_VLLM_PYTHON"
+# Where families keep embedding and head: models of text alone, and those that see images too.
+EMBEDDINGS = (EMBEDDING, f"model.language_{EMBEDDING}", f"language_model.{EMBEDDING}")
+HEADS = (HEAD, f"language_model.{HEAD}")
+LOG_LINES = 12  # of vLLM's log, in the message that tells of its end
+PATIENCE_SECONDS = 30.0  # for a process that is to end
+
+
+class VLLMModel:
+    """A target for vLLM: its embedding and head, [vocabulary, hidden], read from the checkpoint,
+    and the process that computes it, which starts with the first text.
+
+    `python` is an interpreter or an environment's folder, None where a user named none; `longest`
+    is the most tokens of a text; `alone` is false in a run of several processes, which start no
+    vLLM. The constructor raises ModelError for a checkpoint without an embedding or head of the
+    usual name.
+    """
+
+    engine: Literal["vllm"] = "vllm"
+
+    def __init__(
+        self, target: AnyTarget, dtype: str, python: str | None, longest: int, alone: bool
+    ) -> None:
+        self.name, self._path, self._longest = target.name, target.path, longest
+        self._dtype, self._python, self._alone = dtype, python, alone
+        self._folder: Path | None = None
+        self._process: subprocess.Popen[str] | None = None
+        self.embedding, self.head = _ends(target, getattr(torch, dtype))
+
+    def features(self, texts: Sequence[Text], layers: Sequence[int]) -> list[torch.Tensor]:
+        """Return [tokens, layers * hidden] of each text. Raises InvalidRequest where vLLM cannot be
+        started, and ModelError, with the end of its log, where it fails or answers for other
+        texts."""
+        process = self._process or self._start(layers)
+        assert process.stdout is not None
+        question = json.dumps([text.ids.tolist() for text in texts])
+        answer = process.stdout.readline() if _say(process, question) else ""
+        if not answer:
+            raise self._failed(process)
+        files = map(Path, json.loads(answer))
+        return [self._taken(file, text, layers) for file, text in zip(files, texts, strict=True)]
+
+    def close(self) -> None:
+        """End the process, and remove its files."""
+        process, self._process = self._process, None
+        if process is not None and process.stdin is not None and process.stdout is not None:
+            with suppress(BrokenPipeError):
+                process.stdin.close()
+            try:
+                process.wait(PATIENCE_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            process.stdout.close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _start(self, layers: Sequence[int]) -> subprocess.Popen[str]:
+        if not self._alone:
+            expected = "one process alone, or a features_folder that has all texts (features_only)"
+            raise InvalidRequest("target_engine", "vllm", expected)
+        expected = f"the Python of an environment with vLLM, here or in {VARIABLE}"
+        named = self._python or os.environ.get(VARIABLE)
+        if not named:
+            raise InvalidRequest("target_python", None, expected)
+        python = Path(named).expanduser()
+        python = python / "bin" / "python" if python.is_dir() else python
+        self._folder = Path(tempfile.mkdtemp(prefix="paceline-features-"))
+        job = {
+            "model": str(self._path),
+            "dtype": self._dtype,
+            "layers": sorted(layers),
+            "longest": self._longest,
+            "folder": str(self._folder),
+        }
+        try:
+            with open(self._folder / "vllm.log", "w") as log:
+                process = subprocess.Popen(
+                    [str(python), str(SCRIPT)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    text=True,
+                    start_new_session=True,  # Ctrl-C is for the run, which ends in its own time
+                )
+        except OSError as error:
+            raise InvalidRequest("target_python", named, f"{expected} ({error})") from error
+        self._process = process
+        _say(process, json.dumps(job))
+        return process
+
+    def _failed(self, process: subprocess.Popen[str]) -> ModelError:
+        assert self._folder is not None
+        code = process.wait()
+        log = (self._folder / "vllm.log").read_text(errors="replace")
+        end = "\n".join(log.splitlines()[-LOG_LINES:])
+        return ModelError(f"{self.name}: vLLM ended with code {code}; the end of its log:\n{end}")
+
+    def _taken(self, file: Path, text: Text, layers: Sequence[int]) -> torch.Tensor:
+        """Return what a file says of a text, with the layers in their own order, and remove it."""
+        try:
+            tensors = load_file(file)
+        except (OSError, SafetensorError) as error:
+            raise ModelError(f"{self.name}: vLLM wrote no features ({error})") from error
+        file.unlink()
+        states, ids = tensors["hidden_states"], tensors["token_ids"].long()
+        if not torch.equal(ids, text.ids) or len(states) != len(ids):
+            raise ModelError(f"{self.name}: vLLM wrote features of another text to {file}")
+        ascending = sorted(layers)
+        return states[:, [ascending.index(layer) for layer in layers]].flatten(1)
+
+
+class VLLMTarget(TrainingTarget):
+    """A target that vLLM computes. It shows features alone, which are kept in this memory. Its
+    operations are not counted."""
+
+    def __init__(
+        self, model: VLLMModel, target: AnyTarget, layers: Sequence[int], budget: int
+    ) -> None:
+        super().__init__(target.shape, layers, budget)
+        self._model = model
+        self.embedding, self.head = model.embedding, model.head
+
+    def operations(self, tokens: int, logits: int) -> float:
+        return 0.0
+
+    def close(self) -> None:
+        self._model.close()
+
+    def _compute(self, texts: Sequence[Text]) -> list[Seen]:
+        return [Seen(features) for features in self._model.features(texts, self._layers)]
+
+
+def _say(process: subprocess.Popen[str], line: str) -> bool:
+    """Write a line to a process; return whether it still reads."""
+    try:
+        print(line, file=process.stdin, flush=True)
+    except BrokenPipeError:
+        return False
+    return True
+
+
+def _ends(target: AnyTarget, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return embedding and head of a checkpoint, which are one where its config ties them."""
+    weights = SafetensorWeights(target.path)
+    config = ConfigFields(read_json(target.path / "config.json"))
+    tied = config.flag("tie_word_embeddings", default=True)
+    embedding = next((name for name in EMBEDDINGS if name in weights), None)
+    head = next((name for name in HEADS if name in weights), embedding if tied else None)
+    for name, names in ((embedding, EMBEDDINGS), (head, HEADS)):
+        if name is None:
+            expected = " or ".join(names)
+            raise ModelError(f"{target.name}: the checkpoint has no tensor {expected}")
+        shape = (target.shape.vocab_size, target.shape.hidden_size)
+        if (found := tuple(weights[name].shape)) != shape:
+            raise ModelError(f"{target.name}: {name} has the shape {found}; expected {shape}")
+    assert embedding is not None and head is not None
+    return weights[embedding].to(dtype), weights[head].to(dtype)
