@@ -133,7 +133,8 @@ class VLLMModel:
         except (OSError, SafetensorError) as error:
             raise ModelError(f"{self.name}: vLLM wrote no features ({error})") from error
         file.unlink()
-        states, ids = tensors["hidden_states"], tensors["token_ids"].long()
+        states: torch.Tensor = tensors["hidden_states"]
+        ids = tensors["token_ids"].long()
         if not torch.equal(ids, text.ids) or len(states) != len(ids):
             raise ModelError(f"{self.name}: vLLM wrote features of another text to {file}")
         ascending = sorted(layers)
