@@ -47,4 +47,4 @@ def test_the_shipped_drafter_is_stated_as_its_card_has_it() -> None:
         **config, "dflash_config": None,
     }.items()  # fmt: skip
     card = (SHIPPED / "README.md").read_text("utf-8")
-    assert f"| general | on task | 0 | {SHIPPED_AL} " in card
+    assert f"| demo | out of domain | 0 | {SHIPPED_AL} " in card
