@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from paceline import LLM, SamplingParams
+from paceline.cli import main
 from paceline.core import SpeculationStats
 from paceline.drafters import shipped
 from paceline.drafters.shipped import PROVENANCE
@@ -29,6 +30,18 @@ def test_each_is_small_and_says_what_it_is_for(folder: Path) -> None:
     assert as_text(shortened(json.loads(text))) == text, "it is what training would write"
     card = (folder / "README.md").read_text()
     assert made_for["weights_sha256"] in card and "## Served" in card
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: path.name)
+def test_inspect_says_in_words_what_each_was_trained_for(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["drafter", "inspect", str(folder)]) == 0
+    told = capsys.readouterr().out
+    layers = json.loads((folder / "config.json").read_text())["dflash_config"]["target_layer_ids"]
+    assert f"target: {folder.name}" in told
+    assert f"target layer ids: {', '.join(map(str, layers))}" in told
+    assert "{" not in told, "a person reads this"
 
 
 @pytest.mark.model

@@ -213,8 +213,10 @@ def test_a_python_that_is_not_there_is_named(target, trainset, tmp_path, monkeyp
         run(target, trainset, tmp_path / "run", "/no/such/python")
     monkeypatch.delenv("PACELINE_VLLM_PYTHON", raising=False)
     settings = config(target, trainset, tmp_path / "none", steps=1, target_engine="vllm")
+    told: list[str] = []
     with pytest.raises(InvalidRequest, match="target_python: got null; expected the Python of an"):
-        train(settings, quiet)
+        train(settings, told.append)
+    assert told[0].startswith("vLLM computes ")
 
 
 needs_vllm = pytest.mark.skipif(

@@ -20,7 +20,7 @@ from paceline.models.dflash.checkpoint import DFlashCheckpoint, load_checkpoint
 from paceline.models.dflash.config import DFlashConfig, read_dflash_config
 from paceline.models.dflash.module import DFlashModule
 from paceline.models.loader import identity
-from paceline.models.networks import DTYPES, build_network, check_device
+from paceline.models.networks import DTYPES, check_device
 from paceline.models.tensors import EMBEDDING
 from paceline.training import export
 from paceline.training.config import TrainConfig
@@ -31,23 +31,21 @@ from paceline.training.data import (
     token_counts,
     without_mask,
 )
-from paceline.training.feature_folder import FeatureFolder, FeatureSource
 from paceline.training.form import TrainingForm
 from paceline.training.losses import Head, Objective
 from paceline.training.shape import check_fit, drafter_json, mask_token, reshaped
 from paceline.training.state import DRAFTER, STATE, restore_folder
-from paceline.training.target import LocalTarget, TrainingTarget
+from paceline.training.target_engines import (
+    OtherModel,
+    build_target,
+    check_engine,
+    feature_folder,
+    other_model,
+)
 from paceline.training.trackers import Tracker, open_trackers, tracker_package
 from paceline.training.trainer import Trainer
-from paceline.training.transformers_target import (
-    ShardedTarget,
-    TransformersModel,
-    TransformersTarget,
-)
-from paceline.training.vllm_target import VLLMModel, VLLMTarget
 from paceline.training.workers import Workers, keep_freed_memory
 
-GIB = 1 << 30
 WITHOUT_BFLOAT16 = ("DEFAULT", "AVX2")  # what torch calls CPUs without its instructions
 
 
@@ -177,7 +175,7 @@ def prepare(
     """Read and check sets, target and drafter, and build the trainer. `show` is told how many texts
     are left out."""
     found = read_target(config.model)
-    _check_engine(config, found)
+    check_engine(config, found)
     target_identity = identity(found)
     data = read_data(config, target_identity, min(config.max_tokens, found.max_context))
     begun = None if config.init is None else drafter_folder(config.init)
@@ -185,14 +183,14 @@ def prepare(
     if checkpoint is not None:
         data = without_mask(data, checkpoint.config.mask_token_id, show)
     seen = seen_tokens(data.train)
-    model = _other_model(config, found, workers, show)
+    model = other_model(config, found, workers, show)
     hf = _drafter_config(config, found, model, checkpoint, seen)
     shape = read_dflash_config(hf)
     check_fit(shape, found.shape, found.eos_ids, seen)
     _check_shape(config, shape)
     ids = _head_ids(config, shape, token_counts(data.train, found.shape.vocab_size), checkpoint)
-    target = _target(config, found, model, shape)
-    target.folder = folder = _feature_folder(config, found, model, shape, workers)
+    target = build_target(config, found, model, shape)
+    target.folder = folder = feature_folder(config, found, model, shape, workers)
     if folder is not None and show is not None:
         show(f"{folder.path} has features of {folder.found} texts")
     computed = computed_in(config)
@@ -237,83 +235,10 @@ def _inputs(
     }
 
 
-def _check_engine(config: TrainConfig, found: AnyTarget) -> None:
-    """Raise InvalidRequest for settings that only a target of our own engine can have."""
-    if found.loaded is not None:
-        return
-    for name in ("target_engine", "quantize"):
-        value = getattr(config, name)
-        if value in ("paceline", "int8"):
-            expected = (
-                f"transformers or vllm, since {found.refusal}"
-                if name == "target_engine"
-                else "none"
-            )
-            raise InvalidRequest(name, value, expected)
-
-
-def _other_model(
-    config: TrainConfig, found: AnyTarget, workers: Workers, show: Callable[[str], None] | None
-) -> TransformersModel | VLLMModel | None:
-    """Load the target where another engine than ours computes it."""
-    if config.with_vllm:
-        longest, alone = min(config.max_tokens, found.max_context), workers.count == 1
-        return VLLMModel(found, config.dtype, config.target_python, longest, alone)
-    if found.loaded is not None and not config.with_transformers:
-        return None
-    if show is not None:
-        why = "" if found.refusal is None else f", since this engine does not: {found.refusal}"
-        show(f"transformers computes {found.name}{why}")
-    spread = workers if config.shard_target else None
-    return TransformersModel(found, DTYPES[config.dtype], workers.device, spread)
-
-
-def _target(
-    config: TrainConfig,
-    found: AnyTarget,
-    model: TransformersModel | VLLMModel | None,
-    shape: DFlashConfig,
-) -> TrainingTarget:
-    layers, soft = shape.target_layer_ids, int(config.value("soft_tokens")) * config.soft
-    budget, on_cuda = int(config.value("features_gb") * GIB), config.device == "cuda"
-    if isinstance(model, VLLMModel):
-        return VLLMTarget(model, found, layers, budget)
-    if model is not None:
-        if config.shard_target:
-            return ShardedTarget(model, found, layers, 0, soft)
-        return TransformersTarget(model, found, layers, budget, soft)
-    assert found.loaded is not None, "else transformers computes it"
-    network, _ = build_network(
-        found.loaded, dtype=config.dtype, device=config.device, quantize=config.quantize
-    )
-    return LocalTarget(network, found.shape, layers, budget, soft, on_cuda)
-
-
-def _feature_folder(
-    config: TrainConfig,
-    found: AnyTarget,
-    model: TransformersModel | VLLMModel | None,
-    shape: DFlashConfig,
-    workers: Workers,
-) -> FeatureFolder | None:
-    if config.features_folder is None:
-        return None
-    source = FeatureSource(
-        weights_sha256=identity(found)["weights_sha256"],
-        engine="paceline" if model is None else model.engine,
-        numbers=config.dtype,
-        quantize=config.quantize,
-        layers=list(shape.target_layer_ids),
-        soft_tokens=int(config.value("soft_tokens")) * config.soft,
-    )
-    most = int(config.value("features_folder_gb") * GIB)
-    return FeatureFolder(Path(config.features_folder), source, most, workers.count)
-
-
 def _drafter_config(
     config: TrainConfig,
     found: AnyTarget,
-    model: TransformersModel | VLLMModel | None,
+    model: OtherModel | None,
     checkpoint: DFlashCheckpoint | None,
     seen: list[int],
 ) -> dict[str, object]:

@@ -1,0 +1,100 @@
+"""What computes the target of a run: our engine, transformers or vLLM; and where its features are
+kept on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from paceline.core import InvalidRequest
+from paceline.models.any_target import AnyTarget
+from paceline.models.dflash.config import DFlashConfig
+from paceline.models.loader import identity
+from paceline.models.networks import DTYPES, build_network
+from paceline.training.config import TrainConfig
+from paceline.training.feature_folder import FeatureFolder, FeatureSource
+from paceline.training.target import LocalTarget, TrainingTarget
+from paceline.training.transformers_target import (
+    ShardedTarget,
+    TransformersModel,
+    TransformersTarget,
+)
+from paceline.training.vllm_target import VLLMModel, VLLMTarget
+from paceline.training.workers import Workers
+
+GIB = 1 << 30
+OtherModel = TransformersModel | VLLMModel  # a target that another engine than ours computes
+
+
+def check_engine(config: TrainConfig, found: AnyTarget) -> None:
+    """Raise InvalidRequest for settings that only a target of our own engine can have."""
+    if found.loaded is not None:
+        return
+    others = f"transformers or vllm, since {found.refusal}"
+    for name, own, expected in (
+        ("target_engine", "paceline", others),
+        ("quantize", "int8", "none"),
+    ):
+        if getattr(config, name) == own:
+            raise InvalidRequest(name, own, expected)
+
+
+def other_model(
+    config: TrainConfig, found: AnyTarget, workers: Workers, show: Callable[[str], None] | None
+) -> OtherModel | None:
+    """Return the target for another engine, where that computes it; `show` is told which, and why.
+    transformers loads it at once, vLLM with the first text."""
+    if config.with_vllm:
+        if show is not None:
+            show(f"vLLM computes {found.name}; it starts when the first text is needed")
+        longest, alone = min(config.max_tokens, found.max_context), workers.count == 1
+        return VLLMModel(found, config.dtype, config.target_python, longest, alone)
+    if found.loaded is not None and not config.with_transformers:
+        return None
+    if show is not None:
+        why = "" if found.refusal is None else f", since this engine does not: {found.refusal}"
+        show(f"transformers computes {found.name}{why}")
+    spread = workers if config.shard_target else None
+    return TransformersModel(found, DTYPES[config.dtype], workers.device, spread)
+
+
+def build_target(
+    config: TrainConfig, found: AnyTarget, model: OtherModel | None, shape: DFlashConfig
+) -> TrainingTarget:
+    """Return what reads the texts for a drafter of this shape; our engine does without `model`."""
+    layers, soft = shape.target_layer_ids, int(config.value("soft_tokens")) * config.soft
+    budget, on_cuda = int(config.value("features_gb") * GIB), config.device == "cuda"
+    if isinstance(model, VLLMModel):
+        return VLLMTarget(model, found, layers, budget)
+    if model is not None:
+        if config.shard_target:
+            return ShardedTarget(model, found, layers, 0, soft)
+        return TransformersTarget(model, found, layers, budget, soft)
+    assert found.loaded is not None, "else transformers computes it"
+    network, _ = build_network(
+        found.loaded, dtype=config.dtype, device=config.device, quantize=config.quantize
+    )
+    return LocalTarget(network, found.shape, layers, budget, soft, on_cuda)
+
+
+def feature_folder(
+    config: TrainConfig,
+    found: AnyTarget,
+    model: OtherModel | None,
+    shape: DFlashConfig,
+    workers: Workers,
+) -> FeatureFolder | None:
+    """Open the folder of features that the settings name. Raises InvalidRequest for one that is of
+    something else."""
+    if config.features_folder is None:
+        return None
+    source = FeatureSource(
+        weights_sha256=identity(found)["weights_sha256"],
+        engine="paceline" if model is None else model.engine,
+        numbers=config.dtype,
+        quantize=config.quantize,
+        layers=list(shape.target_layer_ids),
+        soft_tokens=int(config.value("soft_tokens")) * config.soft,
+    )
+    most = int(config.value("features_folder_gb") * GIB)
+    return FeatureFolder(Path(config.features_folder), source, most, workers.count)
