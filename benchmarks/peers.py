@@ -2,11 +2,12 @@
 
     python benchmarks/peers.py TASK MODEL [--small SMALL] [--llama FOLDER] [--openvino PYTHON]
         [--vllm PYTHON] [--only NAME …] [--rounds 7] [--prompts 20] [--tokens 128]
+        [--at-once 8 32]
 
 TASK is one of:
 
     alone       time per token at a context of 128 to 257, and prompts of 512 and 4096 tokens
-    at-once     chat and code prompts, 8 and 32 at once: tokens per second
+    at-once     chat and code prompts, 8 and 32 at once or as many as said: tokens per second
     end-to-end  copy, code and chat prompts one by one, prompt included: without drafts, and with
                 each engine's lossless speculation
 
@@ -146,7 +147,7 @@ def _rate(tokens: int, seconds: float) -> str:
 
 
 def run_at_once(args: argparse.Namespace) -> None:
-    for requests in (8, 32):
+    for requests in args.at_once:
         merged: Times = {}
         rates: dict[str, list[float]] = defaultdict(list)
         measure = partial(_add_at_once, args=args, merged=merged, rates=rates)
@@ -206,6 +207,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--prompts", type=int, default=20, help="of a set, end to end")
     parser.add_argument("--tokens", type=int, default=128, help="most of an answer, end to end")
+    parser.add_argument("--at-once", type=int, nargs="+", default=[8, 32], metavar="REQUESTS")
     parser.add_argument("--kept", type=Path, default=Path("build/peers"))
     args = parser.parse_args()
     small = str(pull(args.small)) if args.small else None

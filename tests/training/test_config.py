@@ -57,6 +57,11 @@ def test_the_schema_tells_the_bounds() -> None:
     [
         ({"layer": 2}, "layer: unknown field; did you mean layers"),
         ({"mix": {"ce": 0.0}}, r"mix\.ce: got 0\.0; expected a number from 1e-09"),
+        (
+            {"mix": {"on_policy": 1.0}},
+            "mix: got 'on_policy'; expected init beside it: a drafter to go on from",
+        ),
+        ({"mix": {"expected_matches": 1.0}, "soft_tokens": 8}, "soft_tokens: got 8; expected an"),
         ({"sets": ()}, "sets: got .*; expected at least one folder"),
         ({"texts": 4.0}, r"texts: got 4\.0"),
         ({"shard_target": "yes"}, "shard_target: got 'yes'"),

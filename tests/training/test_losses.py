@@ -9,19 +9,23 @@ import torch
 
 from paceline.models.dflash.config import read_dflash_config
 from paceline.training import losses as losses_module
-from paceline.training.config import OBJECTIVES
+from paceline.training.config import OBJECTIVES, SOFT
 from paceline.training.losses import (
+    SAMPLES,
+    TO_START,
     Head,
     Objective,
     Soft,
     block_loss,
     head_loss,
+    on_policy_loss,
     position_weights,
     soft_loss,
 )
 from tests.models.dflash.tiny import config_json
-from tests.training.twins import slow_objective, slow_weights
+from tests.training.twins import slow_expected, slow_objective, slow_weights
 
+SLOTWISE = ("ce", "kl", "tv", "nla", "lk_hybrid")
 BLOCKS, SLOTS, HIDDEN, VOCABULARY, ROWS = 5, 5, 16, 40, 30
 CONFIG = read_dflash_config(config_json())
 
@@ -47,11 +51,16 @@ class Case:
         return self.head.row_of[self.tokens]
 
     def fast(self, hidden: torch.Tensor, objective: Objective) -> torch.Tensor:
-        soft = None if set(objective.mix) == {"ce"} else self.soft
+        soft = self.soft if set(objective.mix) & set(SOFT) else None
         return head_loss(hidden, self.head, self.labels, self.counts, soft, objective).loss
 
     def slow(self, objective: Objective) -> float:
-        total = 0.0
+        total = sum(
+            share * slow_expected([self._chance(block, slot, name) for slot in range(SLOTS)])
+            for name, share in objective.mix.items()
+            if name not in SLOTWISE
+            for block in range(BLOCKS)
+        )
         for block in range(BLOCKS):
             losses: list[float | None] = []
             for slot in range(SLOTS):
@@ -68,21 +77,35 @@ class Case:
     def _q(self, block: int, slot: int) -> torch.Tensor:
         return (self.head.weight @ self.hidden[block, slot]).softmax(-1)
 
-    def _slot(self, block: int, slot: int, objective: Objective) -> float:
-        q, p = self._q(block, slot), torch.zeros(ROWS)
+    def _p(self, block: int, slot: int) -> torch.Tensor:
+        p = torch.zeros(ROWS)
         for token, share in zip(self.likely[block, slot], self.shares[block, slot], strict=True):
             row = int(self.head.row_of[token])
             if row >= 0:
                 p[row] = share
+        return p
+
+    def _slot(self, block: int, slot: int, objective: Objective) -> float:
+        q, p = self._q(block, slot).tolist(), self._p(block, slot).tolist()
         label = int(self.labels[block, slot])
         return sum(
-            share * slow_objective(name, p.tolist(), q.tolist(), None if label < 0 else label)
+            share * slow_objective(name, p, q, None if label < 0 else label)
             for name, share in objective.mix.items()
+            if name in SLOTWISE
         )
+
+    def _chance(self, block: int, slot: int, name: str) -> float:
+        """The chance that a draft sampled from q is accepted."""
+        q, label = self._q(block, slot), int(self.labels[block, slot])
+        if not self.counts[block, slot]:
+            return 0.0
+        if name == "expected_matches":
+            return 0.0 if label < 0 else float(q[label])
+        return float(torch.minimum(self._p(block, slot), q).sum())
 
 
 @pytest.mark.parametrize("weights", ["dpace", "exponential", "uniform"])
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", [name for name in OBJECTIVES if name != "on_policy"])
 def test_a_loss_is_the_sum_of_the_slow_twins(name, weights):
     case, objective = Case(), Objective({name: 0.7}, weights)
     assert float(case.fast(case.hidden, objective)) == pytest.approx(case.slow(objective), rel=1e-5)
@@ -98,7 +121,9 @@ def test_a_mix_adds_its_parts():
     assert float(case.fast(case.hidden, mixed)) == pytest.approx(0.1 * parts[0] + 0.9 * parts[1])
 
 
-@pytest.mark.parametrize("name", [name for name in OBJECTIVES if name != "lk_hybrid"])
+@pytest.mark.parametrize(
+    "name", [name for name in OBJECTIVES if name not in ("lk_hybrid", "on_policy")]
+)
 def test_the_gradient_that_is_handed_on_is_the_slow_twins(name):
     """By finite differences, in weights that do not move with the loss."""
     case, objective = Case(2), Objective({name: 1.0}, "exponential")
@@ -168,3 +193,53 @@ def test_a_token_that_the_head_lacks_is_never_right():
     out = head_loss(case.hidden, case.head, case.labels, case.counts, None, Objective({"ce": 1.0}))
     assert (case.labels < 0).any()
     assert not out.right[case.labels < 0].any()
+
+
+def test_on_policy_climbs_where_more_drafts_match():
+    """In the mean of many samples, its gradient points where the expected number of matches grows:
+    for one anchor it is that gradient over a standard deviation."""
+    torch.manual_seed(0)
+    logits, labels = torch.randn(1, 4, 6), torch.tensor([[1, 5, 2, 0]])
+    counts = torch.ones(1, 4, dtype=torch.bool)
+    leaf = logits.clone().requires_grad_()
+    block_loss(
+        leaf, labels, counts, None, Objective({"expected_matches": 1.0})
+    ).loss.sum().backward()
+    found = torch.zeros_like(logits)
+    for _ in range(3000):
+        own = logits.clone().requires_grad_()
+        objective = Objective({"on_policy": 1.0})
+        block_loss(own, labels, counts, None, objective, logits).loss.sum().backward()
+        found += own.grad
+    alike = torch.nn.functional.cosine_similarity(found.flatten(), leaf.grad.flatten(), dim=0)
+    assert float(alike) > 0.97
+    # Negative control: towards other labels it is another way.
+    other = logits.clone().requires_grad_()
+    shifted = (labels + 1) % 6
+    block_loss(
+        other, shifted, counts, None, Objective({"expected_matches": 1.0})
+    ).loss.sum().backward()
+    wrong = torch.nn.functional.cosine_similarity(found.flatten(), other.grad.flatten(), dim=0)
+    assert float(wrong) < 0.5
+
+
+def test_on_policy_teaches_no_slot_behind_the_first_rejected_one():
+    logits, labels = torch.zeros(1, 3, 4), torch.tensor([[0, 1, 2]])
+    logits[0, 0] = torch.tensor([-100.0, 0, 0, 0])  # never right
+    logits[0, 1:] = torch.randn(2, 4)
+    leaf = logits.clone().requires_grad_()
+    counts = torch.ones(1, 3, dtype=torch.bool)
+    on_policy_loss(leaf.log_softmax(-1), labels, counts, logits + 1).sum().backward()
+    assert not leaf.grad[0, 1:].any()
+
+
+def test_on_policy_stays_close_to_the_drafter_that_the_run_began_with():
+    """Where all samples are alike there is no advantage, and the divergence is left."""
+    logits = torch.tensor([[[60.0, 0.0, 0.0]]])
+    start = torch.tensor([[[0.0, 0.0, 0.0]]])
+    labels, counts = torch.tensor([[0]]), torch.ones(1, 1, dtype=torch.bool)
+    found = on_policy_loss(logits.log_softmax(-1), labels, counts, start)
+    assert float(found) == pytest.approx(TO_START * math.log(3), rel=1e-4)
+    same = on_policy_loss(logits.log_softmax(-1), labels, counts, logits)
+    assert float(same) == pytest.approx(0, abs=1e-6)
+    assert SAMPLES > 1

@@ -34,12 +34,20 @@ FILES = {"drafter", "log.jsonl", "stable.pt", "state.pt"}
 
 
 @pytest.mark.parametrize(
-    "options", [{"optimizer": "adamw"}, {"optimizer": "muon", "generation": "dflash2"}], ids=str
+    "options",
+    [
+        {"optimizer": "adamw"},
+        {"optimizer": "muon", "generation": "dflash2"},
+        {"mix": {"ce": 0.5, "on_policy": 0.5}, "layers": None, "taps": None, "block": None},
+    ],
+    ids=str,
 )
 def test_an_interrupted_run_goes_on_as_if_nothing_had_been(
     options, target, trainset, tmp_path, monkeypatch
 ):
     options = {"steps": 12, **options}
+    if "mix" in options:  # it goes on from a drafter, and samples blocks of its own
+        options["init"] = str(drafter_of(config(target, trainset, tmp_path / "first", steps=4)))
     train(config(target, trainset, tmp_path / "whole", **options), quiet)
     broken = config(target, trainset, tmp_path / "broken", **options)
     real = trainer_module.Trainer.take_step

@@ -72,3 +72,9 @@ def slow_objective(name: str, p: list[float], q: list[float], label: int | None)
         return -math.log(accepted)
     mixing = math.exp(-3 * accepted)
     return mixing * kl + (1 - mixing) * (1 - accepted)
+
+
+def slow_expected(chances: list[float]) -> float:
+    """The negative of the expected number of accepted tokens of a block whose slots are right with
+    these chances."""
+    return -sum(math.prod(chances[: slot + 1]) for slot in range(len(chances)))

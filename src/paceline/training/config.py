@@ -15,7 +15,8 @@ from paceline.core.documents import checked
 from paceline.core.errors import together
 from paceline.core.field_types import Between, Expected, as_tuple
 
-OBJECTIVES = ("ce", "kl", "tv", "nla", "lk_hybrid")
+SOFT = ("kl", "tv", "nla", "lk_hybrid", "expected_al")  # learn from the target's distribution
+OBJECTIVES = ("ce", *SOFT, "expected_matches", "on_policy")
 MAX_LAYERS, MAX_BLOCK = 8, 64
 # Of a run that names none; a setting that is None has no effect without others.
 DEFAULTS: dict[str, float] = {
@@ -129,7 +130,8 @@ class TrainConfig:
         "what is learnt: the text, or the target's most likely tokens along it", "text"
     )
     soft_tokens: Annotated[int, Between(1, 4096)] | None = _optional(
-        "soft_tokens", "tokens of the target's distribution that kl, tv, nla and lk_hybrid see"
+        "soft_tokens",
+        f"tokens of the target's distribution that {', '.join(SOFT[:-1])} and {SOFT[-1]} see",
     )
     selector_share: Annotated[float, Between(0, 100)] | None = _optional(
         "selector_share", "share of the loss of DFlash 2's selector"
@@ -193,6 +195,8 @@ class TrainConfig:
         for name in self.mix:
             if name not in OBJECTIVES:
                 yield InvalidRequest("mix", name, f"objectives among {', '.join(OBJECTIVES)}")
+        if "on_policy" in self.mix and self.init is None:
+            yield InvalidRequest("mix", "on_policy", "init beside it: a drafter to go on from")
         if [self.steps, self.epochs, self.hours].count(None) != 2:
             yield InvalidRequest("steps", self.steps, "either steps, epochs or hours")
         if self.shard_target and self.target_engine in ("paceline", "vllm"):
@@ -225,7 +229,12 @@ class TrainConfig:
     @property
     def soft(self) -> bool:
         """True when the drafter learns from the target's distribution and not from text alone."""
-        return self.labels == "target" or set(self.mix) != {"ce"}
+        return self.labels == "target" or self.soft_mix
+
+    @property
+    def soft_mix(self) -> bool:
+        """True when an objective needs the target's distribution."""
+        return not self.mix.keys().isdisjoint(SOFT)
 
     @property
     def with_transformers(self) -> bool:

@@ -83,6 +83,7 @@ class TrainingForm(nn.Module):
     """The loss of a pack. Only `drafter` has parameters; embedding and head are the target's.
 
     `mask_embedding` float [hidden] replaces the row of the mask token where a checkpoint has one.
+    `start` is the drafter that the run began with, where the objective compares with it.
     """
 
     def __init__(
@@ -94,14 +95,19 @@ class TrainingForm(nn.Module):
         *,
         mask_embedding: torch.Tensor | None = None,
         autocast: bool = True,
+        start: DFlashModule | None = None,
     ) -> None:
         super().__init__()
         self.drafter, self.config = drafter, drafter.config
         self._embedding, self.head, self._objective = embedding, head, objective
         self.mask_embedding, self._autocast = mask_embedding, autocast
+        self._start = [] if start is None else [start.requires_grad_(False)]  # no part of the form
 
     def hidden(self, pack: Pack) -> torch.Tensor:
         """Return the hidden states of every slot but the anchor's: [blocks, block - 1, hidden]."""
+        return self._hidden(pack, self.drafter)
+
+    def _hidden(self, pack: Pack, drafter: DFlashModule) -> torch.Tensor:
         embedded = self._embedding[pack.ids]
         if self.mask_embedding is not None:
             embedded[:, 1:] = self.mask_embedding.to(embedded.dtype)
@@ -111,14 +117,18 @@ class TrainingForm(nn.Module):
         with torch.autocast(device, torch.bfloat16, enabled=self._autocast):
             features = pack.features if self._autocast else pack.features.float()
             attend = attention_over(pack)
-            hidden = self.drafter.run(features, pack.tokens, embedded, pack.anchors, attend)
+            hidden = drafter.run(features, pack.tokens, embedded, pack.anchors, attend)
         return hidden[:, 1:].contiguous()  # bf16 products of a view copy the head, slot by slot
 
     def forward(self, pack: Pack, costs: StepCosts | None = None) -> SlotLosses:
         hidden = self.hidden(pack)
-        labels = self.head.row_of[pack.labels]
+        start = None
+        for drafter in self._start:
+            with torch.no_grad():
+                start = self._hidden(pack, drafter)
+        labels, objective = self.head.row_of[pack.labels], self._objective
         with nullcontext() if costs is None else costs.phase("head"):
-            out = head_loss(hidden, self.head, labels, pack.counts, pack.soft, self._objective)
+            out = head_loss(hidden, self.head, labels, pack.counts, pack.soft, objective, start)
         if out.top is None:
             return out
         candidates = self._candidates(hidden, out.top)

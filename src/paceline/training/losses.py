@@ -6,7 +6,8 @@ gradient with respect to the hidden states is computed at once and handed on (as
 2410.10989), and no second pass computes them again.
 
 p is the target's distribution of a slot (a point for hard labels), q the drafter's. Formulas:
-D-PACE arXiv 2605.18810; DFlash arXiv 2602.06036; LK arXiv 2602.23881; DSpark arXiv 2607.05147.
+D-PACE arXiv 2605.18810; DFlash arXiv 2602.06036; LK arXiv 2602.23881; DSpark arXiv 2607.05147;
+advantages within a group arXiv 2402.03300.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from paceline.training.top_k import top_k
 SMOOTHING = 0.5  # D-PACE's alpha
 DECAYS = {16: 7.0, 10: 5.0, 8: 4.0}  # DFlash's gamma by block size
 LK_DECAY = 3.0  # eta of LK's hybrid
+SAMPLES = 16  # blocks that on_policy samples at each anchor
+TO_START = 0.02  # share of the divergence from the drafter that on_policy began with
 # Of one chunk's float32 logits: what stays in the caches of a CPU, and what keeps a GPU busy.
 CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 1 << 30}
 
@@ -64,8 +67,8 @@ def position_weights(
 @dataclass(frozen=True, slots=True)
 class Objective:
     """The objective of training: `mix` maps objectives (config.OBJECTIVES) to their shares,
-    `weights` names the position weights, and `selector` is the share of the loss of DFlash 2's
-    selector."""
+    `weights` names the position weights of those that look at one slot at a time, and `selector` is
+    the share of the loss of DFlash 2's selector."""
 
     mix: Mapping[str, float]
     weights: str = "dpace"
@@ -92,10 +95,12 @@ def block_loss(
     counts: torch.Tensor,
     soft: Soft | None,
     objective: Objective,
+    start: torch.Tensor | None = None,
 ) -> SlotLosses:
     """Return the losses of blocks. logits float [blocks, slots, head]; labels int64 are rows of the
-    head, -1 where it lacks the token; `counts` bool marks the slots that exist. A slot that does
-    not exist has loss 0, and a token that the head lacks has cross entropy 0."""
+    head, -1 where it lacks the token; `counts` bool marks the slots that exist; `start` are the
+    logits of the drafter that the run began with, for on_policy. A slot that does not exist has
+    loss 0, and a token that the head lacks has cross entropy 0."""
     in_head = counts & (labels >= 0)
     log_q = torch.log_softmax(logits.float(), dim=-1)
     cross_entropy = -log_q.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
@@ -103,13 +108,61 @@ def block_loss(
     total = torch.zeros_like(cross_entropy)
     for name, share in objective.mix.items():
         if name == "ce":
-            total = total + share * cross_entropy * in_head
+            slots = cross_entropy * in_head * position
+        elif name == "expected_matches":
+            slots = -((-cross_entropy).exp() * in_head).cumprod(1)
+        elif name == "on_policy":
+            assert start is not None
+            slots = on_policy_loss(log_q, labels, counts, start)
+        elif name == "expected_al":
+            assert soft is not None
+            slots = -(acceptance(log_q, soft) * counts).cumprod(1)
         else:
             assert soft is not None
-            total = total + share * soft_loss(name, log_q, soft) * counts
+            slots = soft_loss(name, log_q, soft) * counts * position
+        total = total + share * slots
     right = (logits.argmax(-1) == labels) & in_head
     plain = cross_entropy.detach().masked_fill(~in_head, torch.nan)
-    return SlotLosses(total * position, right, position, plain)
+    return SlotLosses(total, right, position, plain)
+
+
+def acceptance(log_q: torch.Tensor, soft: Soft) -> torch.Tensor:
+    """Return the chance that speculative sampling accepts a draft that was sampled from q, the sum
+    of min(p, q) over the tokens of `soft`: [blocks, slots]. Its product along a block is the chance
+    that the block gets that far, and the sum of these products the expected number of accepted
+    tokens, which `expected_al` maximises."""
+    in_head = soft.rows >= 0
+    q = torch.where(in_head, log_q.gather(-1, soft.rows.clamp(min=0)).exp(), 0)
+    return torch.minimum(soft.probabilities * in_head, q).sum(-1)
+
+
+def on_policy_loss(
+    log_q: torch.Tensor, labels: torch.Tensor, counts: torch.Tensor, start: torch.Tensor
+) -> torch.Tensor:
+    """Return the loss of blocks that the drafter samples itself, [blocks, slots].
+
+    The reward of a sampled block is the number of tokens that the target accepts, here those that
+    the text goes on with. Its advantage is the reward against the other SAMPLES of the same anchor,
+    in standard deviations; it counts for the slots up to the first rejected one, since nobody looks
+    at the others. These slots also stay close to the drafter of `start`: the divergence from it is
+    added with the share TO_START. Uses torch's generator.
+    """
+    blocks, slots, _ = log_q.shape
+    flat = log_q.detach().exp().flatten(0, 1)
+    drafts = torch.multinomial(flat, SAMPLES, replacement=True).view(blocks, slots, SAMPLES)
+    right = (drafts == labels[..., None]) & counts[..., None]
+    accepted = right.cumprod(1)
+    rewards = accepted.sum(1).float()
+    advantages = rewards - rewards.mean(1, keepdim=True)
+    advantages = advantages / (rewards.std(1, keepdim=True) + 1e-6)
+    reached = torch.ones_like(accepted)
+    reached[:, 1:] = accepted[:, :-1]
+    reached = reached * counts[..., None]
+    credit = advantages[:, None] * reached
+    policy = -(credit * log_q.gather(-1, drafts)).mean(-1)
+    log_start = torch.log_softmax(start.float(), dim=-1)
+    moved = (log_q.exp() * (log_q - log_start)).sum(-1)
+    return policy + TO_START * moved * reached.float().mean(-1)
 
 
 def soft_loss(name: str, log_q: torch.Tensor, soft: Soft) -> torch.Tensor:
@@ -120,7 +173,7 @@ def soft_loss(name: str, log_q: torch.Tensor, soft: Soft) -> torch.Tensor:
     log_here = log_q.gather(-1, soft.rows.clamp(min=0))
     if name == "kl":
         return -(p * log_here).sum(-1)
-    accepted = torch.minimum(p, torch.where(in_head, log_here.exp(), 0)).sum(-1)
+    accepted = acceptance(log_q, soft)
     if name == "tv":
         return 1 - accepted
     if name == "nla":  # in logarithms: its gradient is that of CE however small q is
@@ -177,9 +230,10 @@ def head_loss(
     counts: torch.Tensor,
     soft: Soft | None,
     objective: Objective,
+    start: torch.Tensor | None = None,
 ) -> SlotLosses:
     """Return the loss of hidden [blocks, slots, hidden] of slots 1 and on; labels int64 are rows of
-    the head or -1."""
+    the head or -1; `start` are the hidden states of the drafter that the run began with."""
     parts: list[SlotLosses] = []
     grads: list[torch.Tensor] = []
     best: list[torch.Tensor] = []
@@ -187,7 +241,10 @@ def head_loss(
         leaf = hidden[part].detach().requires_grad_()
         part_soft = None if soft is None else Soft(soft.rows[part], soft.probabilities[part])
         logits = draft_logits(head.config, leaf.to(head.weight.dtype), head.weight)
-        slots = block_loss(logits, labels[part], counts[part], part_soft, objective)
+        before = None
+        if start is not None:
+            before = draft_logits(head.config, start[part].to(head.weight.dtype), head.weight)
+        slots = block_loss(logits, labels[part], counts[part], part_soft, objective, before)
         total = slots.loss.sum()
         grads += torch.autograd.grad(total, leaf)
         if head.candidates:

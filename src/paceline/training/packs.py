@@ -43,6 +43,11 @@ def random_for(seed: int, epoch: int, number: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=key))
 
 
+def seed_for(seed: int, step: int, rank: int) -> int:
+    """Return the seed of what process `rank` draws with torch's generator in one step."""
+    return int(np.random.SeedSequence([seed, step, rank]).generate_state(1, np.uint64)[0] >> 1)
+
+
 def draw_anchors(text: Text, count: int, seed: int, epoch: int) -> torch.Tensor:
     """Draw at most `count` valid anchors, uniform without replacement, ascending int64 [n]."""
     valid = valid_anchors(text.said)

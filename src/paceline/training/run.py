@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
+from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -194,13 +195,15 @@ def prepare(
     if folder is not None and show is not None:
         show(f"{folder.path} has features of {folder.found} texts")
     computed = computed_in(config)
+    drafter = _drafter(config, shape, checkpoint).to(workers.device)
     form = TrainingForm(
-        _drafter(config, shape, checkpoint).to(workers.device),
+        drafter,
         target.embedding.to(workers.device),
         Head.of(shape, target.head[ids].to(workers.device, computed), ids),
         Objective(config.mix, config.weights, config.value("selector_share")),
         mask_embedding=None if checkpoint is None else checkpoint.mask_embedding,
         autocast=computed is torch.bfloat16,
+        start=deepcopy(drafter) if "on_policy" in config.mix else None,
     )
     longest = max(len(text) for text in data.train)
     cut = None if len(ids) == len(target.head) else ids

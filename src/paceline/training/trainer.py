@@ -28,7 +28,15 @@ from paceline.training.evaluation import BlockTally, Progress, Score, mean_lengt
 from paceline.training.form import TrainingForm
 from paceline.training.losses import SlotLosses, Soft, position_weights
 from paceline.training.optimizers import Optimizers
-from paceline.training.packs import Pack, Pick, Text, block_labels, make_pack, side_by_side
+from paceline.training.packs import (
+    Pack,
+    Pick,
+    Text,
+    block_labels,
+    make_pack,
+    seed_for,
+    side_by_side,
+)
 from paceline.training.schedule import STOPPED, Schedule
 from paceline.training.seen import Seen
 from paceline.training.state import STABLE, STATE, load_state, save_state
@@ -193,6 +201,8 @@ class Trainer:
         # Texts of like length together: on CUDA they are padded to the longest of a part.
         own_picks = sorted(workers.mine(picks), key=lambda pick: len(pick.text))
         parts = list(side_by_side(own_picks, config.micro, config.micro_tokens))
+        # What on_policy samples is that of the step, also after an interruption.
+        torch.manual_seed(seed_for(config.seed, self.step, workers.rank))
         sums = torch.zeros(5, dtype=torch.float64)
         for index, part in enumerate(parts):
             pack = self._pack(part, size)
@@ -255,7 +265,7 @@ class Trainer:
         likely, shares = (torch.cat(parts) for parts in zip(*soft_parts, strict=True))
         if self.config.labels == "target":
             pack = replace(pack, labels=likely[..., 0])
-        if set(self.config.mix) == {"ce"}:
+        if not self.config.soft_mix:
             return pack
         rows = self.form.head.row_of.cpu()[likely]
         return replace(pack, soft=Soft(rows, shares))
