@@ -203,6 +203,34 @@ def test_passes_of_a_drafter_that_drafts_token_by_token() -> None:
     assert cost.draft_seconds([4, 2]) == pytest.approx(4 * (0.2 + 0.1 * 2))
 
 
+def test_what_a_draft_costs_beside_itself_is_learned_from_the_steps() -> None:
+    cost = DraftCost(parallel=True)
+    cost.add_proposal([3], 3, 0.2)
+    for _ in range(60):
+        cost.add_step(1.15, expected=1.0)
+    assert cost.draft_seconds([3]) == pytest.approx(0.35, rel=0.01)
+    assert cost.draft_seconds([]) == 0
+    cost.add_step(100.0, expected=1.0)
+    assert cost.beside < 0.25, "a step that was held up counts too much"
+    for _ in range(60):
+        cost.add_step(0.9, expected=1.0)
+    assert cost.beside == 0
+
+
+def test_drafts_that_slow_a_step_down_do_not_make_plain_steps_look_slow() -> None:
+    """Of every two steps one drafts, and takes a fifth longer than its rows explain."""
+    step, cost = StepCost([1, 8], [1.0, 2.0]), DraftCost(parallel=True)
+    plain = []
+    for _ in range(200):
+        plain.append(step(1))
+        step.observe(1, 1.0)
+        beside = cost.beside
+        cost.add_step(1.2, step(1))
+        step.observe(1, 1.2 - beside)
+    assert plain[-1] == pytest.approx(1.0, abs=0.01)
+    assert cost.beside == pytest.approx(0.2, abs=0.02)
+
+
 def test_requests_cost_something_beside_their_rows() -> None:
     cost = StepCost([1, 32], [1.0, 2.0], per_request=0.1)
     assert cost(32, 5) == pytest.approx(2.4)

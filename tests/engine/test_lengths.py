@@ -127,6 +127,18 @@ def test_a_new_request_starts_from_what_its_cohort_is_known_for() -> None:
     assert rounds(lengths, second, [BAD]) == [0]
 
 
+def test_what_one_temperature_accepts_says_nothing_of_a_much_hotter_one() -> None:
+    batch = entries(4, 4)
+    for entry, temperature in zip(batch, (0.0, 0.7, 1.0, 0.7), strict=True):
+        entry.request.params = SamplingParams(temperature=temperature)
+    greedy, warm, hot, next_warm = batch
+    lengths = ThroughputLengths(costs([1, 8], [1.0, 3.4]))
+    rounds(lengths, warm, [BAD] * 40)
+    lengths.forget(warm.request.id)
+    assert rounds(lengths, greedy, [BAD])[0] > 0 and rounds(lengths, hot, [BAD])[0] > 0
+    assert rounds(lengths, next_warm, [BAD]) == [0]
+
+
 def test_confidence_is_taken_for_what_came_of_it() -> None:
     """A drafter that is too sure at 0.9 and too shy at 0.3: its records tell."""
     (entry,) = entries(1, 1)

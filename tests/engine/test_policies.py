@@ -189,6 +189,30 @@ def test_a_context_past_the_drafters_reach_stops_drafting_and_tapping(
 
 
 @one_backend
+def test_only_steps_that_draft_tell_what_a_draft_costs_beside_itself(
+    make_engine: EngineFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what they tell is no part of what a plain step costs."""
+    engine = make_engine(f"d={write_drafter(tmp_path / 'd')}")
+    told, observed = [], []
+    monkeypatch.setattr(DraftCost, "add_step", lambda self, *seconds: told.append(seconds))
+    monkeypatch.setattr(StepCost, "observe", lambda self, rows, *rest: observed.append(rest[0]))
+    engine.drafting.costs.of("d").beside = 1e6
+    for policy in ("off", "fixed:2"):
+        told.clear()
+        observed.clear()
+        request = ask(engine, policy, policy=policy)
+        engine.add([request])
+        while engine.has_work:
+            engine.step()
+        if policy == "off":
+            assert not told and min(observed) > 0
+        else:
+            assert 0 < len(told) < len(observed)  # the prompt's step drafts nothing
+            assert sum(seconds < 0 for seconds in observed) == len(told)
+
+
+@one_backend
 def test_a_holdback_is_drawn_from_those_without_a_wish(make_engine: EngineFactory) -> None:
     engine = make_engine("ngram", holdback=0.25)
     silent = [ask(engine, f"r{index}") for index in range(400)]

@@ -30,6 +30,7 @@ OUTLIER = 3.0  # a timing this many times above what is known was held up by oth
 TRUSTED = 4.0  # timings after which one that stands out is taken for such
 FORMAT = 5
 STALE = 3.0  # so many times slower or faster than it says, and a table is that of another machine
+BESIDE = 0.1  # share of a step's news that goes into what a draft costs beside itself
 TOGETHER = 8  # requests that a drafter's rehearsal drafts for, beside a single one
 
 
@@ -80,19 +81,26 @@ class Line:
 @dataclass(eq=False)
 class DraftCost:
     """Seconds of one drafter. A pass is taken by its rows; where one pass drafts all tokens
-    (`parallel`), every request brings its draft and the anchor, else one row to each pass."""
+    (`parallel`), every request brings its draft and the anchor, else one row to each pass.
+
+    `beside` is what a step takes longer when it drafts than its rows and the draft itself explain:
+    the target finds less of its weights in the cache, and the draft is fitted and cut.
+    """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     parallel: bool = False
     proposing: Line = field(default_factory=Line)  # seconds of a pass by its rows
     observing: Line = field(default_factory=Line)  # seconds by committed rows
+    beside: NonNegativeFloat = 0.0
 
     def draft_seconds(self, lengths: Sequence[int]) -> float:
         """To draft up to so many tokens for each request."""
+        if not lengths:
+            return 0.0
         if self.parallel:
-            return self.proposing(sum(lengths) + len(lengths))
-        return max(lengths, default=0) * self.proposing(len(lengths))
+            return self.beside + self.proposing(sum(lengths) + len(lengths))
+        return self.beside + max(lengths) * self.proposing(len(lengths))
 
     def observe_seconds(self, rows: float) -> float:
         """To take in so many committed rows."""
@@ -124,6 +132,11 @@ class DraftCost:
     def add_observation(self, rows: int, seconds: float) -> None:
         self.observing.add(rows, seconds)
 
+    def add_step(self, seconds: float, expected: float) -> None:
+        """A step that drafted took `seconds` without the draft; its rows say `expected`."""
+        more = min(seconds - expected, expected)  # a step that was held up says little
+        self.beside = max(0.0, self.beside + BESIDE * (more - self.beside))
+
     def rehearse(self, draft: Callable[[int, int], object], requests: int, length: int) -> None:
         """Time `draft(count, length)` for one request and for several: the minimum of a few."""
         draft(requests, length)
@@ -134,6 +147,7 @@ class DraftCost:
     def rescale(self, pace: float) -> None:
         self.proposing.rescale(pace)
         self.observing.rescale(pace)
+        self.beside *= pace
 
 
 @dataclass(slots=True)

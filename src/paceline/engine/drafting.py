@@ -62,6 +62,7 @@ class Drafting:
         self._spans: Spans = OFF
         self._watched: frozenset[str] = frozenset()
         self._asked: frozenset[str] = frozenset()  # for a draft, in this step
+        self._proposed_by: set[str] = set()  # in this step
         self._backlog = Backlog()
 
     def use(self, costs: Costs) -> None:
@@ -167,6 +168,15 @@ class Drafting:
         drafter = self.drafters[name]
         return not drafter.feature_layers or isinstance(drafter, LookingUp)
 
+    def beside(self, seconds: float, expected: float) -> float:
+        """Return what the drafters of this step added to its `seconds` beside their drafts, and
+        learn from it: the step's rows alone say `expected`."""
+        asked = [self.costs.of(name) for name in self._proposed_by]
+        added = sum(cost.beside for cost in asked)
+        if len(asked) == 1:
+            asked[0].add_step(seconds, expected)
+        return added
+
     def give_up(self, request: Request) -> None:
         """Let a request go on without its drafter, which has raised an error."""
         try:
@@ -202,6 +212,7 @@ class Drafting:
                 else:
                     entry.draft = no_draft(CutReason.CONTEXT)
         self._asked = frozenset()
+        self._proposed_by.clear()
         if not by_drafter:
             return
         asked: list[Scheduled] = []
@@ -257,6 +268,7 @@ class Drafting:
 
     def _propose(self, name: str, asked: Sequence[tuple[Scheduled, int]]) -> None:
         start = time.perf_counter()
+        self._proposed_by.add(name)
         requests, lengths = [e.request for e, _ in asked], [length for _, length in asked]
         with self._spans("propose"):
             batch = self._proposed(self.drafters[name], requests, lengths)

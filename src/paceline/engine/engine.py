@@ -326,7 +326,9 @@ class Engine:
         chosen = [len(j.commit.kinds) - j.commit.kinds.count(TokenKind.FORCED) for j in judged]
         plain = self.baseline.add(cost, scheduled, chosen, seconds, drafting)
         if not any([entry.scored for entry in scheduled]):  # those cost more than their rows
-            cost.observe(rows, seconds, len(scheduled), looking_back(cost, scheduled))
+            back = looking_back(cost, scheduled)
+            beside = self.drafting.beside(seconds, cost(rows, len(scheduled), back))
+            cost.observe(rows, seconds - beside, len(scheduled), back)
         self.drafting.lengths.end_step(scheduled, sum(chosen), seconds + drafting)
         deltas = []
         for each, ar_seconds in zip(judged, plain, strict=True):

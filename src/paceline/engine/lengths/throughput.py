@@ -31,7 +31,9 @@ NEGLIGIBLE = 0.01  # a draft token less likely to stand than this is never worth
 MOST_RECORDS = 512  # of cohorts, which come and go with the traffic
 PROVED = 4  # rounds that accepted something, after which the next pause is a short one again
 
-Cohort = tuple[str, str, bool, bool]
+HOT = 0.85  # a temperature from which on text is much harder to draft than below
+
+Cohort = tuple[str, str, int, bool]
 
 
 @dataclass(slots=True)
@@ -83,7 +85,7 @@ class ThroughputLengths(LengthController):
             if entry.chunk or entry.count > 1 or request.drafter != scheduled[0].request.drafter:
                 self._alike = False
             if request.drafter is not None and request.policy == "throughput":
-                cohorts[request.drafter].add((request.cohort, request.params.greedy))
+                cohorts[request.drafter].add((request.cohort, _heat(request)))
         self._level = {
             name: self._levels_of(name).level(self._decoding, seen)
             for name, seen in cohorts.items()
@@ -254,11 +256,11 @@ class ThroughputLengths(LengthController):
     def _begin(self, request: Request) -> CohortRecord:
         """Return the record of a new request's cohort. Records are bounded: those whose latest
         request began longest ago are dropped."""
-        name, greedy = request.drafter or "", request.params.greedy
+        name, heat = request.drafter or "", _heat(request)
         for looked_up in (True, False):
-            record = self._records.pop((name, request.cohort, greedy, looked_up), None)
+            record = self._records.pop((name, request.cohort, heat, looked_up), None)
             if record is not None:
-                self._records[name, request.cohort, greedy, looked_up] = record
+                self._records[name, request.cohort, heat, looked_up] = record
         while len(self._records) > MOST_RECORDS:
             del self._records[next(iter(self._records))]
         return self._record(request)
@@ -294,10 +296,15 @@ class ThroughputLengths(LengthController):
         return accumulate((survival for survival, _ in reached.values()), min)
 
     def _record(self, request: Request, looked_up: bool = False) -> CohortRecord:
-        """Greedy text is easier to draft than sampled text, and looked-up drafts stand more or less
-        often than proposed ones: each is counted apart."""
-        cohort = request.drafter or "", request.cohort, request.params.greedy, looked_up
+        """The hotter text is sampled, the harder it is to draft, and looked-up drafts stand more or
+        less often than proposed ones: each is counted apart."""
+        cohort = request.drafter or "", request.cohort, _heat(request), looked_up
         return self._records[cohort]
+
+
+def _heat(request: Request) -> int:
+    """Return 0 for a greedy request, 1 for a sampled one, 2 for one that is sampled freely."""
+    return 0 if request.params.greedy else 1 + (request.params.temperature >= HOT)
 
 
 def _judged(draft: Draft, committed: Sequence[int]) -> tuple[int, int]:

@@ -1,0 +1,104 @@
+"""Drafters for targets that Paceline does not serve, accepted by vLLM."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from paceline.dataset.loops import loop_start
+from paceline.dataset.training_set import Manifest, TrainingRow, write_manifest, write_shard
+from paceline.models.any_target import read_target
+from paceline.models.loader import identity
+from tests.training import foreign
+from tests.training.foreign import save_foreign
+from tests.training.runs import config, drafter_of
+
+BLOCK, PROMPTS, TOKENS = 6, 24, 32
+# vLLM's Python runs it: a folder with a target, a file for the answers, and maybe a drafter.
+ANSWER = f"""
+import json, sys
+from vllm import LLM, SamplingParams
+target, out, *drafter = sys.argv[1:]
+extra = {{}}
+if drafter:
+    extra["speculative_config"] = {{
+        "method": "dflash", "model": drafter[0], "num_speculative_tokens": {BLOCK - 1}}}
+llm = LLM(target, dtype="float32", enforce_eager=True, max_model_len=128,
+          enable_prefix_caching=False, disable_log_stats=False, **extra)
+prompts = [{{"prompt_token_ids": [4 + (7 * i + j * j) % 230 for j in range(8)]}}
+           for i in range({PROMPTS})]
+greedy = SamplingParams(temperature=0, max_tokens={TOKENS}, ignore_eos=True)
+done = llm.generate(prompts, greedy)
+counts = {{metric.name: metric.value for metric in llm.get_metrics()
+          if "spec_decode" in metric.name and hasattr(metric, "value")}}
+answers = [[list(each.prompt_token_ids), list(each.outputs[0].token_ids)] for each in done]
+with open(out, "w") as file:
+    json.dump({{"answers": answers, "counts": counts}}, file)
+"""
+
+
+class Answered(NamedTuple):
+    """Prompts with their answers, and the mean acceptance length incl. bonus."""
+
+    answers: list[list[list[int]]]
+    length: float
+
+
+def answered_by_vllm(target: Path, out: Path, *drafter: str) -> Answered:
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    python = os.environ["PACELINE_VLLM_PYTHON"]
+    command = [python, "-c", ANSWER, str(target), str(out), *drafter]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(out.read_text())
+    drafts = told["counts"].get("vllm:spec_decode_num_drafts", 0)
+    accepted = told["counts"].get("vllm:spec_decode_num_accepted_tokens", 0)
+    return Answered(told["answers"], 1 + accepted / drafts if drafts else 1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("PACELINE_VLLM_PYTHON" not in os.environ, reason="needs PACELINE_VLLM_PYTHON")
+@pytest.mark.parametrize("family", ["qwen3_moe", "qwen3_5"])
+def test_vllm_accepts_what_a_drafter_has_learnt_by_heart(family, tmp_path, monkeypatch):
+    """Texts that vLLM wrote, features of vLLM or transformers, drafts that vLLM accepts."""
+    sizes = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
+             "intermediate_size": 256, "initializer_range": 0.2}  # fmt: skip
+    monkeypatch.setattr(foreign, "BASE", foreign.BASE | sizes)
+    linear = {"linear_key_head_dim": 32, "linear_value_head_dim": 32, "linear_conv_kernel_dim": 4}
+    name, config_name, special = foreign.FAMILIES[family]
+    if family == "qwen3_5":
+        special = special | linear
+    monkeypatch.setitem(foreign.FAMILIES, family, (name, config_name, special))
+    target = save_foreign(tmp_path / "target", family)
+    plain = answered_by_vllm(target, tmp_path / "plain.json")
+    rows = [
+        TrainingRow(
+            (*prompt, *answer), ((len(prompt), len(prompt) + len(answer)),), f"v#{number}",
+            "on_task", "en", "length", 0.0, 0, f"{number}",
+        )
+        for number, (prompt, answer) in enumerate(plain.answers)
+    ]  # fmt: skip
+    assert sum(loop_start(row.ids[8:]) is None for row in rows) > PROMPTS // 2
+    folder = tmp_path / "set"
+    folder.mkdir()
+    shards = [write_shard(folder, part, 0, rows) for part in ("train", "held_out")]
+    app = {"description": {"name": "answers of vLLM"}, "sources": []}
+    manifest = Manifest(target=identity(read_target(str(target))), app=app, shards=shards)
+    write_manifest(folder, manifest)
+    drafter = drafter_of(
+        config(
+            target, folder, tmp_path / "run", steps=600, texts=8, micro=8, anchors=40,
+            weights="uniform", head_tokens=0, threads=None, eval_every=200,
+            target_engine="vllm" if family == "qwen3_moe" else "transformers",
+        )
+    )  # fmt: skip
+    drafted = answered_by_vllm(target, tmp_path / "drafted.json", str(drafter))
+    print(f"{family}: AL {drafted.length:.2f} of {BLOCK}", file=sys.stderr)
+    assert drafted.answers == plain.answers
+    assert drafted.length > 0.8 * BLOCK
