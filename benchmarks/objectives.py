@@ -8,9 +8,9 @@ a drafter on all of them for the same time: from random weights, or going on fro
 --at-once all arms train side by side, so that whatever else the machine does meets all of them.
 
 Every drafter then drafts along the held-out texts of each set. Its likeliest tokens count where
-they are the text's, round after round as in serving. On the last set there is besides the length
-that speculative sampling would accept: 1 + the sum of the products of sum(min(p, q)), over all
-anchors. Intervals are of the ratio to the first arm, by resampling texts.
+they are the text's, round after round as in serving. On the last set there is besides an estimate
+of what speculative sampling would accept: 1 + the sum of the products of sum(min(p, q)) along the
+text, over all anchors. Intervals are of the ratio to the first arm, by resampling texts.
 """
 
 from __future__ import annotations

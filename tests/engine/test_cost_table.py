@@ -206,12 +206,16 @@ def test_passes_of_a_drafter_that_drafts_token_by_token() -> None:
 def test_what_a_draft_costs_beside_itself_is_learned_from_the_steps() -> None:
     cost = DraftCost(parallel=True)
     cost.add_proposal([3], 3, 0.2)
-    for _ in range(60):
+    for _ in range(120):
         cost.add_step(1.15, expected=1.0)
     assert cost.draft_seconds([3]) == pytest.approx(0.35, rel=0.01)
     assert cost.draft_seconds([]) == 0
     cost.add_step(100.0, expected=1.0)
     assert cost.beside < 0.25, "a step that was held up counts too much"
+    before = cost.beside
+    for _ in range(1000):
+        cost.skip_step()
+    assert cost.beside < 0.2 * before, "a price that nobody pays any more is not forgotten"
     for _ in range(60):
         cost.add_step(0.9, expected=1.0)
     assert cost.beside == 0

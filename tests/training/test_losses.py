@@ -224,13 +224,16 @@ def test_on_policy_climbs_where_more_drafts_match():
 
 
 def test_on_policy_teaches_no_slot_behind_the_first_rejected_one():
+    torch.manual_seed(0)
     logits, labels = torch.zeros(1, 3, 4), torch.tensor([[0, 1, 2]])
-    logits[0, 0] = torch.tensor([-100.0, 0, 0, 0])  # never right
-    logits[0, 1:] = torch.randn(2, 4)
+    logits[0, 0] = torch.tensor([1.0, 0, 0, 0])  # right in about half of the samples
+    logits[0, 1] = torch.tensor([0.0, -100, 1, 0])  # never right
+    logits[0, 2] = torch.randn(4)
     leaf = logits.clone().requires_grad_()
     counts = torch.ones(1, 3, dtype=torch.bool)
-    on_policy_loss(leaf.log_softmax(-1), labels, counts, logits + 1).sum().backward()
-    assert not leaf.grad[0, 1:].any()
+    on_policy_loss(leaf.log_softmax(-1), labels, counts, torch.randn(1, 3, 4)).sum().backward()
+    assert leaf.grad[0, 0].any() and leaf.grad[0, 1].any()
+    assert not leaf.grad[0, 2].any()
 
 
 def test_on_policy_stays_close_to_the_drafter_that_the_run_began_with():

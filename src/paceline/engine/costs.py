@@ -30,7 +30,8 @@ OUTLIER = 3.0  # a timing this many times above what is known was held up by oth
 TRUSTED = 4.0  # timings after which one that stands out is taken for such
 FORMAT = 5
 STALE = 3.0  # so many times slower or faster than it says, and a table is that of another machine
-BESIDE = 0.1  # share of a step's news that goes into what a draft costs beside itself
+BESIDE = 0.05  # share of a step's news that goes into what a draft costs beside itself
+UNSEEN = 0.998  # what a step without a draft leaves of that: a price that nobody pays is forgotten
 TOGETHER = 8  # requests that a drafter's rehearsal drafts for, beside a single one
 
 
@@ -84,7 +85,7 @@ class DraftCost:
     (`parallel`), every request brings its draft and the anchor, else one row to each pass.
 
     `beside` is what a step takes longer when it drafts than its rows and the draft itself explain:
-    the target finds less of its weights in the cache, and the draft is fitted and cut.
+    the target finds less of its weights in the cache.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -136,6 +137,10 @@ class DraftCost:
         """A step that drafted took `seconds` without the draft; its rows say `expected`."""
         more = min(seconds - expected, expected)  # a step that was held up says little
         self.beside = max(0.0, self.beside + BESIDE * (more - self.beside))
+
+    def skip_step(self) -> None:
+        """A step did not draft."""
+        self.beside *= UNSEEN
 
     def rehearse(self, draft: Callable[[int, int], object], requests: int, length: int) -> None:
         """Time `draft(count, length)` for one request and for several: the minimum of a few."""

@@ -35,6 +35,8 @@ from paceline.models.batch import BLOCK_SIZE
 
 log = logging.getLogger(__name__)
 
+COMPARABLE = 8  # steps with drafts, after one without, that are compared with it
+
 
 class Drafting:
     """The registered drafters by name, and the controller of draft lengths.
@@ -63,6 +65,7 @@ class Drafting:
         self._watched: frozenset[str] = frozenset()
         self._asked: frozenset[str] = frozenset()  # for a draft, in this step
         self._proposed_by: set[str] = set()  # in this step
+        self._comparable = 0  # steps to come
         self._backlog = Backlog()
 
     def use(self, costs: Costs) -> None:
@@ -168,12 +171,22 @@ class Drafting:
         drafter = self.drafters[name]
         return not drafter.feature_layers or isinstance(drafter, LookingUp)
 
-    def beside(self, seconds: float, expected: float) -> float:
-        """Return what the drafters of this step added to its `seconds` beside their drafts, and
-        learn from it: the step's rows alone say `expected`."""
+    def beside(self, seconds: float, expected: float, *, known: bool) -> float:
+        """Return what the drafters of this step added to its `seconds` beside their drafts.
+
+        They are learned from steps that the cost table knows (`known`): their rows alone say
+        `expected`. A machine that is slow today looks the same, so that only steps soon after one
+        without a draft tell the two apart.
+        """
         asked = [self.costs.of(name) for name in self._proposed_by]
-        added = sum(cost.beside for cost in asked)
-        if len(asked) == 1:
+        if not asked:
+            self._comparable = COMPARABLE if known else self._comparable
+            for cost in self.costs.drafters.values():
+                cost.skip_step()
+            return 0.0
+        added = max(cost.beside for cost in asked)
+        if len(asked) == 1 and known and self._comparable:
+            self._comparable -= 1
             asked[0].add_step(seconds, expected)
         return added
 

@@ -324,10 +324,13 @@ class Engine:
         cost, rows = self.scheduler.cost, sum([entry.all_rows for entry in scheduled])
         step = StepInfo(time.time(), len(scheduled), rows, drafting, seconds)
         chosen = [len(j.commit.kinds) - j.commit.kinds.count(TokenKind.FORCED) for j in judged]
-        plain = self.baseline.add(cost, scheduled, chosen, seconds, drafting)
-        if not any([entry.scored for entry in scheduled]):  # those cost more than their rows
-            back = looking_back(cost, scheduled)
-            beside = self.drafting.beside(seconds, cost(rows, len(scheduled), back))
+        scored = any([entry.scored for entry in scheduled])  # those cost more than their rows
+        back = looking_back(cost, scheduled)
+        known = not scored and rows <= cost.rows[-1] and not any([e.chunk for e in scheduled])
+        expected = cost(rows, len(scheduled), back)
+        beside = self.drafting.beside(seconds, expected, known=known)
+        plain = self.baseline.add(cost, scheduled, chosen, seconds - beside, drafting + beside)
+        if not scored:
             cost.observe(rows, seconds - beside, len(scheduled), back)
         self.drafting.lengths.end_step(scheduled, sum(chosen), seconds + drafting)
         deltas = []

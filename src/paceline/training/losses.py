@@ -128,9 +128,9 @@ def block_loss(
 
 def acceptance(log_q: torch.Tensor, soft: Soft) -> torch.Tensor:
     """Return the chance that speculative sampling accepts a draft that was sampled from q, the sum
-    of min(p, q) over the tokens of `soft`: [blocks, slots]. Its product along a block is the chance
-    that the block gets that far, and the sum of these products the expected number of accepted
-    tokens, which `expected_al` maximises."""
+    of min(p, q) over the tokens of `soft`: [blocks, slots]. Its product along a block estimates the
+    chance that the block gets that far, by the target's distributions along the text, and the sum
+    of these products the expected number of accepted tokens, which `expected_al` maximises."""
     in_head = soft.rows >= 0
     q = torch.where(in_head, log_q.gather(-1, soft.rows.clamp(min=0)).exp(), 0)
     return torch.minimum(soft.probabilities * in_head, q).sum(-1)
