@@ -19,12 +19,14 @@ from paceline.cli import demo, demo_stages, demo_train, parse
 from paceline.cli.demo_stages import Stage, run_stages, seconds_of
 from paceline.cli.demo_train import APP, RECIPE, DemoPlan
 from paceline.cli.demo_winner import Contender, winner
+from paceline.drafters.corpus_folder import read_corpus_manifest
 from paceline.drafters.spec import parse_spec
 from paceline.evaluate.result import Evaluation
 from paceline.synth.app import load_app
 from paceline.training.config import TrainConfig
 from tests.cli.test_demo import FakeServer, outcomes, pair
 from tests.docs.blocks import ROOT
+from tests.drafters.corpora import an_answer, make_corpus
 from tests.evaluate.made import evaluated, row
 
 
@@ -194,19 +196,21 @@ def test_the_fastest_drafter_is_shown_and_serves(
         ("together", judged(4, hybrid, suffix)),
     ):
         plan.report(when).with_suffix(".json").write_text(json.dumps(evaluation.as_json()))
+    built = [make_corpus(plan.corpus, [an_answer([5, 6, 7])]) for _ in range(2)]
     console = Console(width=100, record=True)
     best = demo_train.decide(console, plan)
     shown = console.export_text()
     assert best.spec == {
         None: f"{plan.trained}",
-        "suffix": f"suffix,corpus={plan.corpus}",
-        "hybrid": f"hybrid:{plan.trained},corpus={plan.corpus}",
+        "suffix": f"suffix,corpus={built[-1]}",
+        "hybrid": f"hybrid:{plan.trained},corpus={built[-1]}",
     }[kind]  # fmt: skip
     assert f"serves: {best.name}." in shown
     for spec in (trained, suffix, hybrid):
         assert shown.count(f"{1 / spec:.2f}×") == 2
     assert shown.count(" 3.00 ") == 2 and shown.count(" 4.00 ") == 4  # AL on both sets
     plan.trained.mkdir(parents=True)
+    read_corpus_manifest(built[-1], "corpus")  # as the server does
     line = parse_spec(f"support={best.spec}")
     assert line.kind == (kind or "draft_model") and line.name == "support"
 

@@ -29,6 +29,7 @@ from paceline.core.field_types import Between
 from paceline.dataset.run_log import read_log
 from paceline.dataset.training_set import read_manifest
 from paceline.drafters import shipped
+from paceline.drafters.corpus_folder import corpus_versions
 from paceline.evaluate.result import DRAFTER, POLICY, Evaluation, SetResult
 from paceline.synth.app import App, load_app
 
@@ -282,7 +283,7 @@ def decide(console: Console, plan: DemoPlan) -> Contender:
 
 def contenders_of(plan: DemoPlan, after: Evaluation, together: Evaluation) -> list[Contender]:
     """Return the drafters that could serve, with their numbers on the decisive sets."""
-    corpus = f"corpus={plan.corpus}"
+    corpus = f"corpus={corpus_versions(plan.corpus)[-1]}"
     return [
         contender("look-ups (suffix)", f"suffix,{corpus}", together, DECISIVE, SUFFIX),
         contender("the trained drafter", str(plan.trained), after, DECISIVE),
