@@ -180,7 +180,8 @@ class Drafting:
         """
         asked = [self.costs.of(name) for name in self._proposed_by]
         if not asked:
-            self._comparable = COMPARABLE if known else self._comparable
+            if known:
+                self._comparable = COMPARABLE
             for cost in self.costs.drafters.values():
                 cost.skip_step()
             return 0.0
