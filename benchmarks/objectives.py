@@ -23,13 +23,13 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from harness import machine, table
+from numpy.typing import NDArray
 
-from paceline.bench.turns import bootstrap
+from paceline.bench.turns import change_interval
 from paceline.drafters.shipped import drafter_folder
 from paceline.models.dflash.module import draft_logits
 from paceline.training.config import TrainConfig
@@ -41,6 +41,7 @@ from paceline.training.run import prepare
 from paceline.training.trainer import Trainer
 from paceline.training.workers import Workers
 
+Pairs = NDArray[np.float64]
 NEW = {
     "ce": (),
     "ce, labels of the target": ("--labels", "target"),
@@ -62,14 +63,22 @@ NONE_BETTER = "no evaluation was better"  # than the drafter that a run went on 
 
 @dataclass
 class Found:
-    """What a drafter did on the held-out texts of a set, text by text: `tokens` out of
-    `rounds` by its likeliest tokens, and the sum of the lengths that `sampled` drafts of `anchors`
-    would have."""
+    """Counts of a drafter on the held-out texts of a set, one of each text: the `tokens` of
+    `rounds` that draft its likeliest tokens, and the sum of the lengths that `sampled` drafts at so
+    many `anchors` would have."""
 
     tokens: list[float] = field(default_factory=list)
     rounds: list[float] = field(default_factory=list)
     sampled: list[float] = field(default_factory=list)
     anchors: list[float] = field(default_factory=list)
+
+    @property
+    def likeliest_pairs(self) -> Pairs:
+        return np.stack([self.tokens, self.rounds], axis=1)
+
+    @property
+    def sampled_pairs(self) -> Pairs:
+        return np.stack([self.sampled, self.anchors], axis=1)
 
 
 def train_arms(args: argparse.Namespace, folder: Path, arms: dict[str, Sequence[str]]) -> None:
@@ -151,20 +160,12 @@ def _chances(trainer: Trainer, hidden: torch.Tensor, soft: Soft) -> torch.Tensor
     return torch.cat(found)
 
 
-def compared(
-    above: Sequence[float], below: Sequence[float], base: Sequence[Sequence[float]]
-) -> str:
-    """A pooled mean, and its ratio to that of the first arm on the same texts."""
-    columns = [np.array(column) for column in (above, below, *base)]
-
-    def ratio(chosen: Any) -> Any:
-        own, own_count, first, first_count = (column[chosen].sum(-1) for column in columns)
-        return (own / own_count) / (first / first_count)
-
-    mean, low_high = columns[0].sum() / columns[1].sum(), bootstrap(len(columns[0]), ratio)
-    assert low_high is not None, "a text or more"
-    low, high = low_high
-    return f"{mean:.3f} ({low:.3f} to {high:.3f})"
+def compared(own: Pairs, first: Pairs) -> str:
+    """A pooled mean, and the interval of its ratio to that of the first arm on the same texts.
+    Both are [texts, 2]: what stands above, and what stands below."""
+    above, below = own.sum(0)
+    low, high = change_interval(first, own) or (float("nan"), float("nan"))
+    return f"{above / below:.3f} ({low:.3f} to {high:.3f})"
 
 
 def main() -> None:
@@ -222,9 +223,9 @@ def show(
         cells = [name, str(steps[name][0]), f"{steps[name][1]:.0f}"]
         for part, own in found.items():
             first = base[part]
-            cells.append(compared(own.tokens, own.rounds, (first.tokens, first.rounds)))
+            cells.append(compared(own.likeliest_pairs, first.likeliest_pairs))
         own, first = found[last], base[last]
-        cells.append(compared(own.sampled, own.anchors, (first.sampled, first.anchors)))
+        cells.append(compared(own.sampled_pairs, first.sampled_pairs))
         rows.append(cells)
     start = f"from {args.init}" if args.init else "from random weights"
     counts = ", ".join(f"{len(group)} of {name}" for name, group in texts.items())

@@ -222,7 +222,7 @@ def test_what_a_draft_costs_beside_itself_is_learned_from_the_steps() -> None:
 
 
 def test_drafts_that_slow_a_step_down_do_not_make_plain_steps_look_slow() -> None:
-    """Of every two steps one drafts, and takes a fifth longer than its rows explain."""
+    """Every second step drafts, and takes a fifth longer than its rows explain."""
     step, cost = StepCost([1, 8], [1.0, 2.0]), DraftCost(parallel=True)
     plain = []
     for _ in range(200):

@@ -89,6 +89,10 @@ def test_a_disk_without_room_is_refused_before_the_first_step(
         ({"mask_token": 3}, "mask_token: got 3; expected an id of the vocabulary that neither"),
         ({"short_block": 6}, "short_block: got 6; expected less than the block's 6"),
         ({"selector_share": 2.0}, "selector_share: got 2.0; expected generation dflash2"),
+        (
+            {"mix": {"expected_matches": 1.0}, "weights": "uniform"},
+            "weights: got 'uniform'; expected an objective of single slots in mix, such as ce",
+        ),
         ({"selector_rank": 8}, "selector_rank: got 8; expected generation dflash2"),
         ({"generation": "dflash2", "head_tokens": 8}, "head_tokens: got 8; expected at least 16"),
     ],

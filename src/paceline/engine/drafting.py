@@ -172,11 +172,12 @@ class Drafting:
         return not drafter.feature_layers or isinstance(drafter, LookingUp)
 
     def beside(self, seconds: float, expected: float, *, known: bool) -> float:
-        """Return what the drafters of this step added to its `seconds` beside their drafts.
+        """Return the seconds that the drafters of a step added to it beside their drafts, and learn
+        that cost from the step where the cost table knows such steps (`known`).
 
-        They are learned from steps that the cost table knows (`known`): their rows alone say
-        `expected`. A machine that is slow today looks the same, so that only steps soon after one
-        without a draft tell the two apart.
+        The step took `seconds`; by its rows the table expected `expected`. A machine that is slow
+        today looks like a drafter that costs more, so only the first steps with drafts after one
+        without are learned from.
         """
         asked = [self.costs.of(name) for name in self._proposed_by]
         if not asked:

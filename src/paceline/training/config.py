@@ -17,6 +17,8 @@ from paceline.core.field_types import Between, Expected, as_tuple
 
 SOFT = ("kl", "tv", "nla", "lk_hybrid", "expected_al")  # learn from the target's distribution
 OBJECTIVES = ("ce", *SOFT, "expected_matches", "on_policy")
+# Of whole blocks; the others look at one slot at a time.
+OF_BLOCKS = {"expected_al", "expected_matches", "on_policy"}
 MAX_LAYERS, MAX_BLOCK = 8, 64
 # Of a run that names none; a setting that is None has no effect without others.
 DEFAULTS: dict[str, float] = {

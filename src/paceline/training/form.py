@@ -101,7 +101,8 @@ class TrainingForm(nn.Module):
         self.drafter, self.config = drafter, drafter.config
         self._embedding, self.head, self._objective = embedding, head, objective
         self.mask_embedding, self._autocast = mask_embedding, autocast
-        self._start = [] if start is None else [start.requires_grad_(False)]  # no part of the form
+        # In a tuple, since a module would be a part of the form.
+        self._start = None if start is None else (start.requires_grad_(False),)
 
     def hidden(self, pack: Pack) -> torch.Tensor:
         """Return the hidden states of every slot but the anchor's: [blocks, block - 1, hidden]."""
@@ -123,9 +124,9 @@ class TrainingForm(nn.Module):
     def forward(self, pack: Pack, costs: StepCosts | None = None) -> SlotLosses:
         hidden = self.hidden(pack)
         start = None
-        for drafter in self._start:
+        if self._start is not None:
             with torch.no_grad():
-                start = self._hidden(pack, drafter)
+                start = self._hidden(pack, self._start[0])
         labels, objective = self.head.row_of[pack.labels], self._objective
         with nullcontext() if costs is None else costs.phase("head"):
             out = head_loss(hidden, self.head, labels, pack.counts, pack.soft, objective, start)

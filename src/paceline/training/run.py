@@ -24,7 +24,7 @@ from paceline.models.loader import identity
 from paceline.models.networks import DTYPES, check_device
 from paceline.models.tensors import EMBEDDING
 from paceline.training import export
-from paceline.training.config import TrainConfig
+from paceline.training.config import OF_BLOCKS, TrainConfig
 from paceline.training.data import (
     frequent_tokens,
     read_data,
@@ -273,6 +273,9 @@ def _check_shape(config: TrainConfig, shape: DFlashConfig) -> None:
     short = config.short_block
     if short is not None and short >= shape.block_size:
         raise InvalidRequest("short_block", short, f"less than the block's {shape.block_size}")
+    if config.weights != "dpace" and config.mix.keys() <= OF_BLOCKS and shape.second is None:
+        expected = "an objective of single slots in mix, such as ce, or generation dflash2"
+        raise InvalidRequest("weights", config.weights, expected)
     for name in ("selector_share", "selector_rank"):
         if getattr(config, name) is not None and shape.second is None:
             raise InvalidRequest(name, getattr(config, name), "generation dflash2")

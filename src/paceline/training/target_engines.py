@@ -1,5 +1,5 @@
-"""What computes the target of a run: our engine, transformers or vLLM; and where its features are
-kept on disk."""
+"""Build the target of a run, which our engine, transformers or vLLM computes, and the folder that
+keeps its features on disk."""
 
 from __future__ import annotations
 
