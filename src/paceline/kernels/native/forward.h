@@ -103,6 +103,10 @@ struct Forward {
         return space.scratch.get<float>() + worker.id * scratch_floats;
     }
 
+    static Place floats(const float* at, int64_t count) {
+        return {at, count * (int64_t)sizeof(float)};
+    }
+
     // residual += rows . w (+ bias), through the convolution of a sublayer's output where there is
     // one; `next` is the product that follows.
     void add_product(Worker& worker, const Activations& rows, const PlMatrix& w,
@@ -116,13 +120,17 @@ struct Forward {
             worker.barrier();
         }
         float* to = convolves ? sublayer : residual;
-        gemm(worker, a, batch.rows, w, scratch(worker),
-             [&](int64_t row, int64_t column, int64_t count, const float* c) {
-                 float* x = to + row * w.n + column;
-                 for (int64_t i = 0; i < count; i++) x[i] += c[i];
-                 if (w.bias)
-                     for (int64_t i = 0; i < count; i++) x[i] += w.bias[column + i];
-             });
+        gemm(
+            worker, a, batch.rows, w, scratch(worker),
+            [&](int64_t row, int64_t column, int64_t count, const float* c) {
+                float* x = to + row * w.n + column;
+                for (int64_t i = 0; i < count; i++) x[i] += c[i];
+                if (w.bias)
+                    for (int64_t i = 0; i < count; i++) x[i] += w.bias[column + i];
+            },
+            [&](int64_t row, int64_t column, int64_t count) {
+                return floats(to + row * w.n + column, count);
+            });
         worker.barrier(first_panels(worker, next));
         if (convolves) finish_convolution(worker, convolution);
     }
@@ -175,14 +183,18 @@ struct Forward {
     int64_t slot(int64_t row) const { return row - batch.seq_starts[space.sequence_of[row]]; }
 
     void project_qkv(Worker& worker, const Activations& a, const PlMatrix& w) {
-        gemm(worker, a, batch.rows, w, scratch(worker),
-             [&](int64_t row, int64_t column, int64_t count, const float* c) {
-                 float* to = qkv + row * qkv_width + column;
-                 for (int64_t i = 0; i < count; i += kLanes) {
-                     Vec v = load(c + i);
-                     store(to + i, w.bias ? v + load(w.bias + column + i) : v);
-                 }
-             });
+        gemm(
+            worker, a, batch.rows, w, scratch(worker),
+            [&](int64_t row, int64_t column, int64_t count, const float* c) {
+                float* to = qkv + row * qkv_width + column;
+                for (int64_t i = 0; i < count; i += kLanes) {
+                    Vec v = load(c + i);
+                    store(to + i, w.bias ? v + load(w.bias + column + i) : v);
+                }
+            },
+            [&](int64_t row, int64_t column, int64_t count) {
+                return floats(qkv + row * qkv_width + column, count);
+            });
         worker.barrier();
     }
 
@@ -264,16 +276,23 @@ struct Forward {
 
     void gate_up(Worker& worker, const Activations& a, const PlLayer& layer) {
         const PlMatrix& w = layer.gate_up;
-        gemm(worker, a, batch.rows, w, scratch(worker),
-             [&](int64_t row, int64_t column, int64_t count, const float* c) {
-                 uint16_t* to = activated + row * inter_stride + column / 2;
-                 const float* bias = w.bias ? w.bias + column : nullptr;
-                 for (int64_t i = 0; i < count; i += kPanel, to += kLanes) {
-                     Vec gate = load(c + i), up = load(c + i + kLanes);
-                     if (bias) gate += load(bias + i), up += load(bias + i + kLanes);
-                     store_bf16(to, silu(gate) * up);
-                 }
-             });
+        auto to_row = [&](int64_t row, int64_t column) {
+            return activated + row * inter_stride + column / 2;
+        };
+        gemm(
+            worker, a, batch.rows, w, scratch(worker),
+            [&](int64_t row, int64_t column, int64_t count, const float* c) {
+                uint16_t* to = to_row(row, column);
+                const float* bias = w.bias ? w.bias + column : nullptr;
+                for (int64_t i = 0; i < count; i += kPanel, to += kLanes) {
+                    Vec gate = load(c + i), up = load(c + i + kLanes);
+                    if (bias) gate += load(bias + i), up += load(bias + i + kLanes);
+                    store_bf16(to, silu(gate) * up);
+                }
+            },
+            [&](int64_t row, int64_t column, int64_t count) {
+                return Place{to_row(row, column), count};
+            });
         worker.barrier(first_panels(worker, layer.down));
     }
 

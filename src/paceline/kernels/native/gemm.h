@@ -76,7 +76,7 @@ struct TileArguments {
     int64_t words;
     float* c;               // the accumulators' bits, whatever they count in
     bool first;             // start from zero, not from c
-    const uint32_t* ahead;  // vectors to fetch on the way, a panel's width apart
+    const uint32_t* ahead;  // vectors to fetch on the way, one behind the other
 };
 
 // Vectors of a panel whose accumulators the registers hold beside R rows.
@@ -111,7 +111,7 @@ void gemm_tile(const TileArguments& t) {
         for (int v = 0; v < V * kParts; v++)
             w[v] = load_part_of<UPart>(panel + i * kPanel + v * kPartLanes);
         for (int v = 0; v < kAhead; v++)
-            __builtin_prefetch(ahead + i * kPanel + v * kLanes, 0, kNextLevel);
+            __builtin_prefetch(ahead + (i * kAhead + v) * kLanes, 0, kNextLevel);
         for (int r = 0; r < R; r++) {
             const UPart x = UPart{} + a[r * a_stride + i];
             for (int v = 0; v < V * kParts; v++) acc[r][v] = Format::dot(acc[r][v], x, w[v]);
@@ -132,7 +132,8 @@ TileFunction tile_of_rows(int64_t rows) {
 }
 
 // One k-block of a panel for all rows, in tiles as even as they go. The first two of several tiles
-// fetch the words behind it, a vector of each word with either, because a burst would wait.
+// fetch the words behind it, half of them each, because a burst would wait. The halves are one
+// behind the other: of every second vector, Intel fetches the one beside it as well.
 template <class Format>
 void gemm_k_block(const Activations& a, int64_t rows, const uint32_t* panel, int64_t k0,
                   int64_t words, float* c) {
@@ -144,7 +145,7 @@ void gemm_k_block(const Activations& a, int64_t rows, const uint32_t* panel, int
         const bool alone = rows <= alone_rows();
         return (alone ? tile_of_rows<Format, 0>(rows) : tile_of_rows<Format, 2>(rows))(tile);
     }
-    for (int64_t t = 0; t < tiles; t++, tile.ahead += kLanes) {
+    for (int64_t t = 0; t < tiles; t++, tile.ahead += words * kLanes) {
         const int64_t count = (rows + tiles - t - 1) / (tiles - t);
         (t < 2 ? tile_of_rows<Format, 1>(count) : tile_of_rows<Format, 0>(count))(tile);
         tile.a += count * a.stride, tile.c += count * kWidth, rows -= count;
@@ -199,12 +200,26 @@ inline Ahead first_panels(const Worker& worker, const PlMatrix& w) {
             (const char*)(w.panels + (end < begin + kFirst ? end : begin + kFirst) * words)};
 }
 
+// Memory that an epilogue will write.
+struct Place {
+    const void* at;
+    int64_t bytes;
+};
+// Up to so many rows, lines that are written soon stay in the L1 cache until then.
+constexpr int64_t kSoonRows = 32;
+
+// Fetches lines that another core has read since they were written last: a store would wait.
+inline void fetch_to_write(const Place& place) {
+    for (int64_t i = 0; i < place.bytes; i += 64) __builtin_prefetch((const char*)place.at + i, 1);
+}
+
 // Runs the product over the team; epilogue(row, column, count, c) gets the outputs column…column +
 // count - 1 of each finished row, c[count], in whichever thread computed them. They begin at a
-// whole panel, and only the last ones end within one.
-template <class Epilogue>
+// whole panel, and only the last ones end within one. place(row, column, count) is what the
+// epilogue will write for them.
+template <class Epilogue, class PlaceOf>
 void gemm(Worker& worker, const Activations& a, int64_t rows, const PlMatrix& w, float* scratch,
-          Epilogue&& epilogue) {
+          Epilogue&& epilogue, PlaceOf&& place) {
     const int team = worker.team.size;
     const int64_t panel_size = panel_words(w), words = panel_size / kPanel, panels = panel_count(w);
     // Row chunks only where there are too few panels to go round; weights are then read per chunk.
@@ -228,6 +243,8 @@ void gemm(Worker& worker, const Activations& a, int64_t rows, const PlMatrix& w,
                                (int)(left < kPanels ? left : kPanels)};
         const int64_t column = panel * kPanel, behind = w.n - column;
         const int64_t count = behind < group.count * kPanel ? behind : group.count * kPanel;
+        for (int64_t r = row0; rows <= kSoonRows && r < row1; r++)
+            fetch_to_write(place(r, column, count));
         for (int64_t r = row0; r < row1; r += kBlockRows) {
             const int64_t block = row1 - r < kBlockRows ? row1 - r : kBlockRows;
             const Activations part{a.words + r * a.stride, a.stride};
@@ -242,6 +259,14 @@ void gemm(Worker& worker, const Activations& a, int64_t rows, const PlMatrix& w,
                 epilogue(r + i, column, count, scratch + i * kWidth);
         }
     });
+}
+
+// The same where nobody else reads what the epilogue writes.
+template <class Epilogue>
+void gemm(Worker& worker, const Activations& a, int64_t rows, const PlMatrix& w, float* scratch,
+          Epilogue&& epilogue) {
+    auto nothing = [](int64_t, int64_t, int64_t) { return Place{nullptr, 0}; };
+    gemm(worker, a, rows, w, scratch, epilogue, nothing);
 }
 
 }  // namespace paceline
