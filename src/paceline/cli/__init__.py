@@ -19,6 +19,7 @@ from paceline.cli.catalogue import ListCommand, RemoveCommand, ShowCommand
 from paceline.cli.chat import ChatCommand
 from paceline.cli.config import add_configured, name_of
 from paceline.cli.corpus import CorpusBuildCommand, CorpusMergeCommand, CorpusShowCommand
+from paceline.cli.distil import DistilCommand
 from paceline.cli.doctor import ServedDoctorCommand
 from paceline.cli.drafter import ConvertCommand, DoctorCommand, InspectCommand
 from paceline.cli.drafter_find import FindCommand
@@ -83,6 +84,7 @@ COMMANDS: dict[str, type[Command]] = {
     "quality": QualityCommand,
     "synth": SynthCommand,
     "train": TrainCommand,
+    "distil": DistilCommand,
     "evaluate": EvaluateCommand,
     "doctor": ServedDoctorCommand,
     "predict": PredictCommand,

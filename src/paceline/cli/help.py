@@ -16,14 +16,24 @@ GROUPS = {
     "serve and talk": ("serve", "ui", "chat", "generate"),
     "models": ("list", "pull", "show", "rm", "quality"),
     "measure": ("bench", "explain", "profile", "traces"),
-    "drafters": ("synth", "train", "evaluate", "drafter", "drafters", "corpus", "autospec"),
+    "drafters": (
+        "synth",
+        "train",
+        "distil",
+        "evaluate",
+        "drafter",
+        "drafters",
+        "corpus",
+        "autospec",
+    ),
     "predict": ("predict", "mock", "roofline"),
     "other engines": ("audit", "doctor", "endpoint", "engine", "tune"),
 }
 # Of each command: the page of docs/ that describes it, and command lines to start from.
 PAGES = {
     "serve": "server-api.md", "ui": "web-ui.md", "profile": "profiling.md",
-    "synth": "training-data.md", "train": "training.md", "evaluate": "evaluation.md",
+    "synth": "training-data.md", "train": "training.md", "distil": "distilling.md",
+    "evaluate": "evaluation.md",
     "drafter": "drafters.md", "drafters": "autospec.md",
     "predict": "predicting.md", "mock": "mocking.md",
     "roofline": "predicting.md", "engine": "engines.md", "doctor": "evaluation.md",
@@ -73,6 +83,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "paceline synth app.yaml --out sets/mine --rows 2000",
     ),
     "train": ("paceline train sets/mine --out runs/mine --epochs 4",),
+    "distil": (
+        "paceline distil sets/mine --student qwen2.5-coder-0.5b --out runs/small",
+        "paceline distil sets/mine --student ./small --out runs/small --tasks math=math.jsonl",
+    ),
     "evaluate": (
         "paceline evaluate smollm2-135m runs/mine/drafter mine=sets/mine demo",
         "paceline evaluate Qwen/Qwen3-8B ./drafter demo --engine http://127.0.0.1:8000",

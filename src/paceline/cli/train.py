@@ -21,16 +21,21 @@ REGRESSED = 3  # exit code where --on-regression stop ended a run that left no d
 ABOUT = {name: field.description or "" for name, field in fields_of(TrainConfig).items()}
 
 
-def _named_folders(values: object, info: ValidationInfo) -> object:
-    if not isinstance(values, list):
-        return values
-    folders: dict[str, str] = {}
-    for value in values:
-        name, _, folder = value.partition("=")
-        if not (name and folder) or name in folders:
-            raise InvalidRequest(info.field_name or "", value, "NAME=FOLDER, each name once")
-        folders[name] = folder
-    return folders
+def named_paths(kind: str) -> BeforeValidator:
+    """Read NAME=PATH of the command line, where `kind` says what a path is, such as FOLDER."""
+
+    def read(values: object, info: ValidationInfo) -> object:
+        if not isinstance(values, list):
+            return values
+        paths: dict[str, str] = {}
+        for value in values:
+            name, _, path = value.partition("=")
+            if not (name and path) or name in paths:
+                raise InvalidRequest(info.field_name or "", value, f"NAME={kind}, each name once")
+            paths[name] = path
+        return paths
+
+    return BeforeValidator(read)
 
 
 def _shares(texts: object, info: ValidationInfo) -> object:
@@ -53,7 +58,8 @@ def _words(texts: object) -> object:
     return tuple(word for text in texts for word in text.split(",") if word)
 
 
-def _find_target(word: str) -> None:
+def find_target(word: str) -> None:
+    """Raise PacelineError for a name of a model that is not there."""
     from paceline.models.catalog import canonical
 
     canonical(word)
@@ -65,7 +71,8 @@ def _find_drafter(word: str) -> None:
     canonical(word, "drafter")
 
 
-def _find_set(text: str) -> None:
+def find_set(text: str) -> None:
+    """Raise InvalidRequest for a folder that holds no training set."""
     from paceline.dataset.training_set import read_manifest
 
     read_manifest(Path(text))
@@ -74,12 +81,12 @@ def _find_set(text: str) -> None:
 def _find_named_set(text: str) -> None:
     _, _, folder = text.partition("=")
     if folder:  # else the form is wrong, which is refused elsewhere
-        _find_set(folder)
+        find_set(folder)
 
 
 NamedFolders = Annotated[
     dict[str, str],
-    BeforeValidator(_named_folders),
+    named_paths("FOLDER"),
     Argument(metavar="NAME=FOLDER", look_up=_find_named_set),
 ]
 LIST = Argument(metavar="LIST")
@@ -93,8 +100,8 @@ class TrainCommand(TrainConfig):
     same command is given again.
     """
 
-    model: Annotated[str, Argument(look_up=_find_target)] = about(ABOUT["model"], DEFAULTS.model)
-    sets: Annotated[Sets, Argument(positional=True, metavar="SET", look_up=_find_set)] = about(
+    model: Annotated[str, Argument(look_up=find_target)] = about(ABOUT["model"], DEFAULTS.model)
+    sets: Annotated[Sets, Argument(positional=True, metavar="SET", look_up=find_set)] = about(
         ABOUT["sets"]
     )
     held_out: NamedFolders = about(ABOUT["held_out"], dict)

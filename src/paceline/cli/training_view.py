@@ -52,15 +52,18 @@ def _lines(run: RunState) -> Iterator[str]:
     left = f", {_duration(speed['hours_left'])} left" if run["is_running"] else ""
     yield f"step {run['step']}, {_duration(speed['hours'])} of steps{left}"
     phases = ", ".join(f"{phase} {ms:.0f}" for phase, ms in speed["phases"].items())
+    phases = f": {phases}" if phases else ""
     share = speed["peak_share"]
     peak = "" if share is None else f", {100 * share:.0f}% of the matmul peak"
-    yield f"{_shown(speed['slots_per_second'], ',.0f')} slots/s{peak}"
-    yield f"a step takes {_shown(speed['step_ms'], '.0f')} ms: {phases}"
+    if speed["slots_per_second"] is not None:
+        yield f"{speed['slots_per_second']:,.0f} slots/s{peak}"
+    yield f"a step takes {_shown(speed['step_ms'], '.0f')} ms{phases}"
     loss, train_al = run["loss"]["value"], run["train_al"]["value"]
     if loss[-1] is None:
         yield "the loss is not a finite number any more: the run has diverged"
     yield f"loss {_shown(loss[-1], '.3f')} nats {curve(loss)}"
-    yield f"train AL {_shown(train_al[-1], '.2f')} {curve(train_al)}"
+    if train_al:  # of a drafter
+        yield f"train AL {_shown(train_al[-1], '.2f')} {curve(train_al)}"
     for name, lost in run["fallen"].items():
         yield f"AL fell by {100 * lost:.0f}% on {name}"
 

@@ -22,7 +22,7 @@ from paceline.dataset.run_log import LOG, run_state
 def find_run(text: str) -> None:
     """Raise InvalidRequest where a folder holds no run."""
     if not (Path(text) / LOG).is_file():
-        expected = f"the folder of a run of `paceline train`, which has {LOG}"
+        expected = f"the folder of a run of `paceline train` or `distil`, which has {LOG}"
         raise InvalidRequest("folder", text, expected)
 
 
@@ -40,7 +40,7 @@ class WatchCommand:
     of this machine.
     """
 
-    folder: RunFolder = about("folder of the run: --out of paceline train")
+    folder: RunFolder = about("folder of the run: --out of paceline train or distil")
     every: Annotated[float, Between(0.1)] = about("seconds between two looks", 2.0)
 
     def run(self) -> int:

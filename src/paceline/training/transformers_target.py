@@ -42,7 +42,7 @@ class TransformersModel:
         self, target: AnyTarget, dtype: torch.dtype, device: str, workers: Workers | None = None
     ) -> None:
         self.device = device
-        self.module = _load(target, dtype, device if workers is None else None)
+        self.module = load_causal_model(target, dtype, device if workers is None else None)
         self.embedding = _matrix(self.module.get_input_embeddings(), target)
         self.head = _matrix(self.module.get_output_embeddings(), target)
         decoder = self.module.get_decoder()
@@ -187,8 +187,9 @@ class ShardedTarget(TransformersTarget):
         return [[index] for index in range(len(texts))]
 
 
-def _load(target: AnyTarget, dtype: torch.dtype, device: str | None) -> Any:
-    """Load the target onto a device; None leaves it where it is read."""
+def load_causal_model(target: AnyTarget, dtype: torch.dtype, device: str | None) -> Any:
+    """Load a causal model, frozen, onto a device; None leaves it where it is read. Raises
+    ModelError."""
     import transformers
 
     fields = ConfigFields(read_json(target.path / "config.json"))

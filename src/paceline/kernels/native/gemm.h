@@ -243,8 +243,8 @@ void gemm(Worker& worker, const Activations& a, int64_t rows, const PlMatrix& w,
                                (int)(left < kPanels ? left : kPanels)};
         const int64_t column = panel * kPanel, behind = w.n - column;
         const int64_t count = behind < group.count * kPanel ? behind : group.count * kPanel;
-        for (int64_t r = row0; rows <= kSoonRows && r < row1; r++)
-            fetch_to_write(place(r, column, count));
+        if (rows <= kSoonRows)
+            for (int64_t r = row0; r < row1; r++) fetch_to_write(place(r, column, count));
         for (int64_t r = row0; r < row1; r += kBlockRows) {
             const int64_t block = row1 - r < kBlockRows ? row1 - r : kBlockRows;
             const Activations part{a.words + r * a.stride, a.stride};
@@ -261,7 +261,7 @@ void gemm(Worker& worker, const Activations& a, int64_t rows, const PlMatrix& w,
     });
 }
 
-// The same where nobody else reads what the epilogue writes.
+// The same where nothing is fetched to be written.
 template <class Epilogue>
 void gemm(Worker& worker, const Activations& a, int64_t rows, const PlMatrix& w, float* scratch,
           Epilogue&& epilogue) {

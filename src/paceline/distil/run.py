@@ -1,0 +1,107 @@
+"""A distillation from its settings: the student learns, is compared with what it was, and is kept
+where it is better."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from paceline.dataset.folder_lock import locked
+from paceline.dataset.training_set import write_whole
+from paceline.distil.config import DistilConfig
+from paceline.distil.course import CANDIDATE, Course
+from paceline.distil.inputs import Inputs, read_inputs
+from paceline.distil.scores import Agreement, Scores, agreement, right_answers, verdict
+from paceline.distil.student import peft_module
+from paceline.llm import LLM
+from paceline.models.networks import check_device
+from paceline.training.state import replace_folder, restore_folder
+
+STUDENT, SCORES = "student", "scores.json"
+Show = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Distilled:
+    """The end of a run. `student` is the folder of a student that passed, else None, and `reasons`
+    say why; `finished` is False where somebody ended the run before its last step."""
+
+    student: Path | None
+    reasons: tuple[str, ...] = ()
+    finished: bool = True
+
+
+def distil(config: DistilConfig, show: Show) -> Distilled:
+    """Train a student to the end and compare it; `show` gets a line now and then. A run that was
+    interrupted goes on when it is called again with the same settings.
+
+    Raises InvalidRequest or ModelError before anything is computed.
+    """
+    check_device(config.device)
+    if config.rank:
+        peft_module()
+    inputs = read_inputs(config)
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    with locked(config.folder):
+        for name in (STUDENT, CANDIDATE):
+            restore_folder(config.folder / name)
+        if not Course(config, inputs, show).run():
+            reason = "the run was ended early; the same command goes on"
+            return Distilled(None, (reason,), finished=False)
+        return compare(config, inputs, show)
+
+
+def compare(config: DistilConfig, inputs: Inputs, show: Show) -> Distilled:
+    """Compare CANDIDATE with the model that it was, and keep it as STUDENT where it passes."""
+    candidate, student = config.folder / CANDIDATE, config.folder / STUDENT
+    before = _scores(config, inputs, config.student, show)
+    after = _scores(config, inputs, str(candidate), show)
+    reasons = verdict(before, after, config.fall)
+    report = {
+        "teachers": inputs.teachers,
+        "student": inputs.student.name,
+        "before": asdict(before),
+        "after": asdict(after),
+        "reasons": reasons,
+    }
+    write_whole(config.folder / SCORES, json.dumps(report, indent=1).encode() + b"\n")
+    if reasons:
+        shutil.rmtree(student, ignore_errors=True)  # of a run that was judged by other tasks
+        return Distilled(None, tuple(reasons))
+    replace_folder(student, partial(os.replace, candidate))
+    return Distilled(student)
+
+
+def _scores(config: DistilConfig, inputs: Inputs, model: str, show: Show) -> Scores:
+    gc.collect()  # what trained, or answered before, gives its memory back
+    if config.device == "cuda":
+        torch.cuda.empty_cache()
+    llm = LLM(model, None, device=config.device, threads=config.threads)
+    name = llm.engine.model_name
+    agreements: dict[str, Agreement] = {}
+    for split, questions in inputs.questions.items():
+        agreements[split] = agreement(llm, questions)
+        show(f"{name}: {split}: {_told(agreements[split])}")
+    shares: dict[str, float] = {}
+    for called, tasks in inputs.tasks.items():
+        right = right_answers(llm, tasks)
+        shares[called] = right / len(tasks)
+        show(f"{name}: {called}: {right} of {len(tasks)} tasks right")
+    return Scores(agreements, shares)
+
+
+def _told(scores: Agreement) -> str:
+    fits = "" if scores.fits is None else f", {scores.fits} fit the grammar by themselves"
+    return (
+        f"{scores.same} of {scores.prompts} answers as the larger model's, "
+        f"{scores.fields:.3f} of the fields{fits}"
+    )
