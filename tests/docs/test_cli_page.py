@@ -14,7 +14,8 @@ from paceline.server.settings import ServerSettings
 from tests.docs.blocks import ROOT
 from tests.docs.tables import option_row
 
-OTHER = {"train": "training.md", "distil": "distilling.md", "mock": "mocking.md"}  # pages that have a command's other options
+# Pages that have a command's other options.
+OTHER = {"train": "training.md", "distil": "distilling.md", "mock": "mocking.md"}
 
 
 def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
