@@ -103,10 +103,6 @@ struct Forward {
         return space.scratch.get<float>() + worker.id * scratch_floats;
     }
 
-    static Place floats(const float* at, int64_t count) {
-        return {at, count * (int64_t)sizeof(float)};
-    }
-
     // residual += rows . w (+ bias), through the convolution of a sublayer's output where there is
     // one; `next` is the product that follows.
     void add_product(Worker& worker, const Activations& rows, const PlMatrix& w,

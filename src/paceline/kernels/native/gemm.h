@@ -205,6 +205,7 @@ struct Place {
     const void* at;
     int64_t bytes;
 };
+inline Place floats(const float* at, int64_t count) { return {at, count * (int64_t)sizeof(float)}; }
 // Up to so many rows, lines that are written soon stay in the L1 cache until then.
 constexpr int64_t kSoonRows = 32;
 
