@@ -28,8 +28,12 @@ EVAL_TEXTS = 32  # held-out texts whose loss is shown
 
 @dataclass(slots=True)
 class Inputs:
-    """The models, by `manifests` the sets, the texts that are learnt and those whose loss is shown,
-    and what student and teacher are compared on: `questions` by set and split, `tasks` by name."""
+    """Models, texts and questions of a run.
+
+    `manifests` are the sets by name, `train` the texts that are learnt, and `held_out` those whose
+    loss is shown. Student and teacher are compared on `questions`, by set and split; `tasks` are by
+    the names that the run gives them.
+    """
 
     student: AnyTarget
     teacher: AnyTarget | None
