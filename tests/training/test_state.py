@@ -16,7 +16,7 @@ from paceline.training import state, trackers
 from paceline.training.config import TrainConfig
 from paceline.training.data import check_target, without_token
 from paceline.training.run import check_place
-from paceline.training.transformers_target import _load
+from paceline.training.transformers_target import load_causal_model
 from tests.training.runs import SMALL
 from tests.training.twins import text_of
 
@@ -86,4 +86,4 @@ def test_a_target_that_transformers_cannot_load_is_refused(architectures, messag
     (tmp_path / "config.json").write_text(json.dumps({"architectures": architectures}))
     loaded: Any = SimpleNamespace(path=tmp_path, name="tiny")
     with pytest.raises(ModelError, match=f"tiny: transformers {message}"):
-        _load(loaded, torch.float32, None)
+        load_causal_model(loaded, torch.float32, None)

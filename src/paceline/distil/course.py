@@ -14,7 +14,7 @@ from paceline.core import InvalidRequest, PacelineError
 from paceline.core.signals import ending_on_signals
 from paceline.distil.config import DistilConfig
 from paceline.distil.inputs import Inputs
-from paceline.distil.packs import Pack, labelled, packs
+from paceline.distil.packs import TextPack, labelled, packs
 from paceline.distil.student import Student
 from paceline.distil.teacher import Teacher
 from paceline.models.loader import identity
@@ -137,7 +137,7 @@ class Course:
             "hours_left": self._left() / 3600,
         }
 
-    def _loss(self, part: Pack) -> torch.Tensor:
+    def _loss(self, part: TextPack) -> torch.Tensor:
         """Return the sum over the pack's labels."""
         log_q = torch.log_softmax(self.student.logits(part).float(), dim=-1)
         if self.teacher is not None:

@@ -18,7 +18,7 @@ ALIKE = 32  # tokens that texts of a pack begin with in common, at least
 
 
 @dataclass(frozen=True, slots=True)
-class Pack:
+class TextPack:
     """Several texts as one sequence of n tokens.
 
     `ids` and `positions` int64 [n]; `sees` bool [n, n], which tokens each one sees; `rows` int64
@@ -40,7 +40,7 @@ def labelled(text: Text) -> torch.Tensor:
     return places[places > 0]
 
 
-def pack(texts: Sequence[Text]) -> Pack:
+def pack(texts: Sequence[Text]) -> TextPack:
     """Put texts side by side behind the start that they share."""
     shared = _shared(texts)
     ids, positions, owners = [texts[0].ids[:shared]], [torch.arange(shared)], [-1] * shared
@@ -58,7 +58,7 @@ def pack(texts: Sequence[Text]) -> Pack:
         offset += own
     at, owner = torch.cat(positions), torch.tensor(owners)
     mine = (owner[:, None] == owner) | (owner == -1)
-    return Pack(
+    return TextPack(
         tuple(texts),
         torch.cat(ids),
         at,
@@ -68,7 +68,7 @@ def pack(texts: Sequence[Text]) -> Pack:
     )
 
 
-def packs(texts: Sequence[Text], tokens: int) -> Iterator[Pack]:
+def packs(texts: Sequence[Text], tokens: int) -> Iterator[TextPack]:
     """Yield packs of texts that begin alike, of at most `tokens` tokens; a longer text is alone."""
     alike: dict[tuple[int, ...], list[Text]] = {}
     for text in texts:

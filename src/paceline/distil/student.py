@@ -17,7 +17,7 @@ from torch import nn
 from paceline.core import InvalidRequest
 from paceline.core.checksums import MANIFEST
 from paceline.core.packages import MissingPackage
-from paceline.distil.packs import Pack
+from paceline.distil.packs import TextPack
 from paceline.models.any_target import AnyTarget
 from paceline.training.transformers_target import load_causal_model
 
@@ -60,7 +60,7 @@ class Student:
             name: weight for name, weight in self.module.named_parameters() if weight.requires_grad
         }
 
-    def logits(self, pack: Pack) -> torch.Tensor:
+    def logits(self, pack: TextPack) -> torch.Tensor:
         """Return the logits at the pack's rows, [m, vocabulary]."""
         return pack_logits(self.module, pack, self.device)
 
@@ -104,7 +104,7 @@ def _with_adapters(module: Any, rank: int) -> Any:
         return peft.get_peft_model(module, linear)
 
 
-def pack_logits(module: Any, pack: Pack, device: str) -> torch.Tensor:
+def pack_logits(module: Any, pack: TextPack, device: str) -> torch.Tensor:
     """Compute a pack with a causal model of transformers: the logits at its rows, [m,
     vocabulary]."""
     rows = pack.rows.to(device)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from paceline.distil.packs import Pack, labelled, pack
+from paceline.distil.packs import TextPack, labelled, pack
 from paceline.distil.student import pack_logits
 from paceline.models.any_target import AnyTarget
 from paceline.training.losses import Soft
@@ -38,7 +38,7 @@ class Teacher:
         return Soft(tokens[None].to(self._device), probabilities[None].to(self._device))
 
     @torch.no_grad()
-    def _read(self, part: Pack) -> None:
+    def _read(self, part: TextPack) -> None:
         logits = pack_logits(self._module, part, self._device)[:, : self._vocabulary]
         tokens, shares = likely_tokens(logits, self._count)
         counts = [len(labelled(text)) for text in part.texts]
