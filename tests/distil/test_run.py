@@ -1,4 +1,4 @@
-"""Whole runs: the student learns the teacher's answers, goes on after a stop, and is judged."""
+"""Test whole runs: a student learns the teacher's answers, goes on after a stop, and is judged."""
 
 from __future__ import annotations
 

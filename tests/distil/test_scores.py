@@ -1,4 +1,4 @@
-"""How answers are compared, and when a student is kept."""
+"""Test the comparison of answers, and the decision to keep a student."""
 
 from __future__ import annotations
 

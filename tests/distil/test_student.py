@@ -1,4 +1,4 @@
-"""What a student learns is in the folder that serves, whichever weights learn."""
+"""Test that a written student says what the learning one does, whichever weights learn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a distillation reads, checked before time is spent."""
+"""Read and check everything that a distillation needs, before time is spent."""
 
 from __future__ import annotations
 

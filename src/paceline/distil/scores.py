@@ -1,4 +1,4 @@
-"""What a student is worth: how its answers agree with the larger model's, and how many tasks it
+"""Score a student: count the answers that agree with the larger model's, and the tasks that it
 answers right."""
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ NO_JSON = (ValueError, RecursionError)  # what json.loads raises for a text that
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How answers to `prompts` prompts agree with the larger model's: how many are the `same`, and
-    the mean share of equal `fields`. `fits` counts those that fit the application's grammar by
-    themselves, without being bound to it; None where answers are free."""
+    """Counts of a model's answers to `prompts` prompts beside the larger model's answers: `same`
+    counts equal ones, `fields` is the mean share of equal fields. `fits` counts answers that fit
+    the application's grammar without being bound to it; None where answers are free."""
 
     prompts: int
     same: int

@@ -36,8 +36,8 @@ def peft_module() -> Any:
 
 class Student:
     """A model that learns. `rank` is that of LoRA's matrices beside every linear layer (Hu et al.
-    2021, arXiv 2106.09685), which begin without an effect; the head has
-    none. 0 lets all weights learn.
+    2021, arXiv 2106.09685), which begin without an effect; the head has none. 0 lets all weights
+    learn.
 
     The constructor raises ModelError for what transformers cannot load, and MissingPackage.
     """
