@@ -70,10 +70,15 @@ def test_a_student_that_learnt_nothing_is_not_kept(
     assert not (tmp_path / "run" / "student").exists()
 
 
-@pytest.mark.parametrize("changes", [{}, {"rank": 4}])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"rank": 4}, {"objective": "kl"}, {"objective": "kl", "quantize": "int8"}],
+)
 def test_an_interrupted_run_goes_on_bit_for_bit(
-    student: Path, answers: Path, tmp_path: Path, changes: dict[str, Any]
+    student: Path, teacher: Path, answers: Path, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
+    if changes.get("objective") == "kl":
+        changes = {**changes, "teacher": str(teacher)}
     (tmp_path / "whole").mkdir()
     (tmp_path / "cut").mkdir()
     whole = config(student, answers, tmp_path / "whole", steps=6, save_every=2, **changes)
@@ -112,6 +117,7 @@ def test_a_run_of_other_settings_is_refused(student: Path, answers: Path, tmp_pa
         ({"steps": 1, "epochs": 2.0}, "steps: got 1; expected either steps or epochs"),
         ({"teacher": "x"}, "teacher: got 'x'; expected objective kl beside it"),
         ({"soft_tokens": 4}, "soft_tokens: got 4; expected objective kl beside it"),
+        ({"quantize": "int8"}, "quantize: got 'int8'; expected objective kl beside it"),
     ],
 )
 def test_settings_that_contradict_one_another_are_refused(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -48,6 +49,55 @@ def test_texts_in_one_forward_have_the_bits_of_each_alone(dtype, target, monkeyp
     assert [len(seen.features) for seen in together] == [len(text) for text in TEXTS]
     for text, seen in zip(TEXTS, together, strict=True):
         assert equal(seen, reader.read(text))
+
+
+def behind(start: torch.Tensor, tokens: int, number: int) -> Text:
+    """A text of this start, with `tokens` of its own that are all said."""
+    own = torch.from_numpy(np.random.default_rng(number).integers(0, 256, tokens))
+    ids = torch.cat([start, own])
+    said = torch.arange(len(ids)) >= len(start)
+    return Text(number, ids, said)
+
+
+START = random_text(50, 0, 256, 99).ids
+ALIKE = [
+    behind(START, 9, 0),
+    random_text(20, 5, 256, 1),
+    behind(START, 30, 2),
+    behind(torch.cat([START, random_text(40, 0, 256, 98).ids]), 5, 3),
+    behind(START[:33], 12, 4),
+    behind(torch.cat([START, random_text(40, 0, 256, 98).ids]), 25, 5),
+]
+
+
+@pytest.mark.parametrize("rows", [24, 512])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_start_that_texts_share_is_computed_once_with_the_same_bits(
+    dtype, rows, target, monkeypatch
+) -> None:
+    monkeypatch.setattr(networks, "SEQUENCE_ROWS", rows)
+    reader = tiny_target(target, dtype)
+    together = reader.read_all(ALIKE)
+    # Whole blocks of 16: 48 of the start of 50, twice; 32 of 33; and 80 of the longer one.
+    assert reader.computed_tokens == sum(map(len, ALIKE)) - 48 - 48 - 32 - 80
+    for text, seen in zip(ALIKE, together, strict=True):
+        assert equal(seen, reader.read(text)), text.number
+
+
+def test_a_text_that_is_read_twice_together_keeps_a_token_of_its_own(target) -> None:
+    reader = tiny_target(target, "float32")
+    first, second = (Text(n, START[:32], torch.ones(32, dtype=torch.bool)) for n in range(2))
+    one, other = reader.read_all([first, second])
+    assert reader.computed_tokens == 32 + 16 and equal(one, other)
+
+
+def test_a_start_of_which_other_tokens_are_learnt_is_computed_again(target) -> None:
+    reader = tiny_target(target, "float32")
+    first, second = behind(START, 9, 0), behind(START, 9, 1)
+    second.said[20:24] = True  # what stands there is learnt, from the token before it on
+    together = reader.read_all([first, second])
+    assert reader.computed_tokens == 59 + 59 - 16
+    assert equal(together[1], reader.read(second)) and not equal(together[0], together[1])
 
 
 def close(one: Seen, other: Seen) -> None:

@@ -35,6 +35,9 @@ class DistilConfig:
     soft_tokens: Annotated[int, Between(1, 4096)] | None = about(
         "with objective kl: tokens of the distribution that count", None, f"{SOFT_TOKENS}"
     )
+    quantize: Literal["int8"] | None = about(
+        "with objective kl: the larger model's linear layers, as it served", None, "none"
+    )
     rank: Annotated[int, Between(0, 1024)] = about(
         "rank of the LoRA matrices that learn; 0 trains all weights", 32
     )
@@ -75,7 +78,7 @@ class DistilConfig:
     def _problems(self) -> Iterator[InvalidRequest]:
         if self.steps is not None and self.epochs is not None:
             yield InvalidRequest("steps", self.steps, "either steps or epochs")
-        for name in ("teacher", "soft_tokens"):
+        for name in ("teacher", "soft_tokens", "quantize"):
             value = getattr(self, name)
             if value is not None and self.objective != "kl":
                 yield InvalidRequest(name, value, "objective kl beside it")

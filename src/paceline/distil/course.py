@@ -49,7 +49,9 @@ class Course:
         self.teacher: Teacher | None = None
         if inputs.teacher is not None:
             vocabulary = inputs.student.shape.vocab_size
-            self.teacher = Teacher(inputs.teacher, config.soft, vocabulary, dtype, config.device)
+            self.teacher = Teacher(
+                inputs.teacher, config.soft, vocabulary, config.device, config.quantize
+            )
         self.optimizer = torch.optim.AdamW(
             self.weights.values(), lr=config.peak_lr, betas=BETAS, weight_decay=0.0
         )

@@ -2,46 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
-from paceline.distil.packs import TextPack, labelled, pack
-from paceline.distil.student import pack_logits
+from paceline.distil.packs import labelled
 from paceline.models.any_target import AnyTarget
+from paceline.models.networks import build_network
 from paceline.training.losses import Soft
 from paceline.training.packs import Text
-from paceline.training.target import likely_tokens
-from paceline.training.transformers_target import load_causal_model
+from paceline.training.target import LocalTarget
+
+LAYERS = (0,)  # a target shows features too, which are thrown away: the fewest
 
 
 class Teacher:
-    """The larger model as transformers loads it, frozen. What it says of a text is kept: `count`
-    likely tokens, of the `vocabulary` that the student has, at each place that is learnt; 6 bytes
-    each."""
+    """The larger model as our engine serves it, in bfloat16 or quantised. What it says of a text is
+    kept: `count` likely tokens, of the `vocabulary` that the student has, at each place that is
+    learnt; 6 bytes each.
+
+    The constructor raises ModelError for weights that cannot be read, and InvalidRequest for a
+    `quantize` that the device does not have.
+    """
 
     def __init__(
-        self, found: AnyTarget, count: int, vocabulary: int, dtype: torch.dtype, device: str
+        self, found: AnyTarget, count: int, vocabulary: int, device: str, quantize: str | None
     ) -> None:
-        self._module: Any = load_causal_model(found, dtype, device)
-        self._count, self._vocabulary, self._device = count, vocabulary, device
+        assert found.loaded is not None, "checked before"
+        network, _ = build_network(found.loaded, device=device, quantize=quantize)
+        on_cuda = device == "cuda"
+        self._target = LocalTarget(network, found.shape, LAYERS, 0, count, on_cuda)
+        self._vocabulary, self._device = vocabulary, device
         self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def soft(self, texts: tuple[Text, ...]) -> Soft:
-        """Return the distribution along texts that begin alike, [1, m, count], in their order."""
-        missing = [text for text in texts if text.number not in self._kept]
-        if missing:
-            self._read(pack(missing))
+        """Return the distribution along texts, [1, m, count], in their order."""
+        self.read(texts)
         kept = [self._kept[text.number] for text in texts]
         tokens = torch.cat([ids for ids, _ in kept]).long()
+        tokens = tokens.masked_fill(tokens >= self._vocabulary, -1)
         probabilities = torch.cat([shares for _, shares in kept]).float()
         return Soft(tokens[None].to(self._device), probabilities[None].to(self._device))
 
-    @torch.no_grad()
-    def _read(self, part: TextPack) -> None:
-        logits = pack_logits(self._module, part, self._device)[:, : self._vocabulary]
-        tokens, shares = likely_tokens(logits, self._count)
-        counts = [len(labelled(text)) for text in part.texts]
-        pieces = zip(torch.split(tokens, counts), torch.split(shares, counts), strict=True)
-        for text, piece in zip(part.texts, pieces, strict=True):
-            self._kept[text.number] = piece
+    def read(self, texts: tuple[Text, ...]) -> None:
+        """Compute the distribution along those texts that were not read yet, together."""
+        missing = [text for text in texts if text.number not in self._kept]
+        for text, seen in zip(missing, self._target.read_all(missing), strict=True):
+            assert seen.likely is not None and seen.probabilities is not None
+            before = labelled(text) - 1
+            self._kept[text.number] = seen.likely[before], seen.probabilities[before]

@@ -139,26 +139,46 @@ class PackedRows:
         return slice(self.row, self.row + self.end - self.start)
 
 
+@dataclass(frozen=True, slots=True)
+class SharedStart:
+    """The start that one of several sequences has in common with an earlier one, `of`: `tokens`
+    tokens, in whole blocks, whose KV it reads."""
+
+    of: int = 0
+    tokens: int = 0
+
+    def own_blocks(self, length: int) -> int:
+        """Return the blocks that the rest of a sequence of so many tokens takes."""
+        return -(-(length - self.tokens) // BLOCK_SIZE)
+
+
 def packed_outputs(
     network: Network,
     sequences: Sequence[Sequence[int]],
     layers: Sequence[int],
     wanted: Sequence[np.ndarray],
+    starts: Sequence[SharedStart] | None = None,
 ) -> Iterator[tuple[list[PackedRows], ForwardOutput]]:
     """Yield the outputs of several sequences, packed into forwards of SEQUENCE_ROWS tokens, each
     with the pieces that are in it. `wanted[i]` marks the tokens of sequence i whose logits come
-    back, bool [tokens].
+    back, bool [tokens]. What `starts[i]` says that sequence i shares has no piece of its own.
 
     The rows have the bits that a forward of one sequence alone gives them. Sequence after sequence
     takes blocks of the network's KV from the first on; nobody else may be using it.
     """
-    blocks = [-(-len(ids) // BLOCK_SIZE) for ids in sequences]
-    first_blocks = np.cumsum([0, *blocks])
-    for pieces in _pieces([len(ids) for ids in sequences]):
-        table = np.zeros((len(pieces), max(blocks[p.sequence] for p in pieces)), dtype=np.int32)
+    starts = starts or [SharedStart()] * len(sequences)
+    tables: list[np.ndarray] = []
+    free = 0
+    for ids, start in zip(sequences, starts, strict=True):
+        own = np.arange(free, free + start.own_blocks(len(ids)), dtype=np.int32)
+        earlier = tables[start.of][: start.tokens // BLOCK_SIZE] if start.tokens else own[:0]
+        tables.append(np.concatenate([earlier, own]))
+        free += len(own)
+    for pieces in _pieces([len(ids) for ids in sequences], [start.tokens for start in starts]):
+        widest = max(len(tables[piece.sequence]) for piece in pieces)
+        table = np.zeros((len(pieces), widest), dtype=np.int32)
         for row, piece in zip(table, pieces, strict=True):
-            count, first = blocks[piece.sequence], first_blocks[piece.sequence]
-            row[:count] = np.arange(first, first + count)
+            row[: len(tables[piece.sequence])] = tables[piece.sequence]
         parts = [sequences[p.sequence][p.start : p.end] for p in pieces]
         marks = np.concatenate([wanted[p.sequence][p.start : p.end] for p in pieces])
         batch = ForwardBatch(
@@ -173,12 +193,12 @@ def packed_outputs(
         yield pieces, replace(output, features=output.features.clone())
 
 
-def _pieces(lengths: Sequence[int]) -> Iterator[list[PackedRows]]:
-    """Cut sequences of these lengths into forwards of SEQUENCE_ROWS tokens."""
+def _pieces(lengths: Sequence[int], firsts: Sequence[int]) -> Iterator[list[PackedRows]]:
+    """Cut sequences of these lengths, each from its first token on, into forwards of SEQUENCE_ROWS
+    tokens."""
     pieces: list[PackedRows] = []
     row = 0
-    for sequence, length in enumerate(lengths):
-        start = 0
+    for sequence, (length, start) in enumerate(zip(lengths, firsts, strict=True)):
         while start < length:
             end = min(length, start + SEQUENCE_ROWS - row)
             pieces.append(PackedRows(sequence, start, end, row))

@@ -22,6 +22,17 @@ class Seen:
         parts = (self.features, self.likely, self.probabilities)
         return sum(part.nbytes for part in parts if part is not None)
 
+    def after(self, start: Seen, tokens: int) -> Seen:
+        """Return what was seen of a text that begins with the first `tokens` tokens of `start`, and
+        whose rest this is."""
+
+        def joined(before: torch.Tensor | None, rest: torch.Tensor | None) -> torch.Tensor | None:
+            return None if before is None or rest is None else torch.cat([before[:tokens], rest])
+
+        features = torch.cat([start.features[:tokens], self.features])
+        likely = joined(start.likely, self.likely)
+        return Seen(features, likely, joined(start.probabilities, self.probabilities))
+
     def behind(self, anchors: torch.Tensor, slots: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return likely tokens and their probabilities at slots 1 to `slots` behind each anchor,
         [anchors, slots, k] each."""

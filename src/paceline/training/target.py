@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ import torch
 from paceline.models.any_target import TargetShape
 from paceline.models.batch import BLOCK_SIZE, Network
 from paceline.models.network import TorchNetwork
-from paceline.models.networks import packed_outputs
+from paceline.models.networks import SharedStart, packed_outputs
 from paceline.models.whole_sequences import logits_of, side_by_side, whole_output
 from paceline.training.cost import target_operations
 from paceline.training.feature_folder import FeatureFolder
@@ -19,7 +19,7 @@ from paceline.training.packs import Text
 from paceline.training.seen import Seen
 from paceline.training.top_k import top_k
 
-GROUP_TOKENS = 4096  # of texts whose KV is in memory at once
+GROUP_TOKENS = 4096  # of texts whose KV is in memory at once; a start that they share counts once
 
 
 class TrainingTarget:
@@ -136,6 +136,8 @@ class TrainingTarget:
 class LocalTarget(TrainingTarget):
     """A target whose network is in this process. No other code may use the KV of the network.
 
+    Texts that are read together and begin alike, as those of an application do, have their start
+    computed once: in an append-only KV cache a later text reads the blocks of an earlier one.
     `whole` reads texts side by side without that KV, as is best on CUDA (models.whole_sequences);
     their features stay on the network's device.
     """
@@ -163,7 +165,16 @@ class LocalTarget(TrainingTarget):
     def _compute(self, texts: Sequence[Text]) -> list[Seen]:
         if self._whole is not None:
             return self._compute_whole(self._whole, texts)
-        return [seen for group in _groups(texts) for seen in self._compute_group(group)]
+        wanted = [self._wanted(text) for text in texts]
+        return [
+            seen
+            for group in _groups(texts, wanted)
+            for seen in self._compute_group(
+                [texts[index] for index in group.indices],
+                [wanted[index] for index in group.indices],
+                group.starts,
+            )
+        ]
 
     def _compute_whole(self, network: TorchNetwork, texts: Sequence[Text]) -> list[Seen]:
         seen: dict[int, Seen] = {}
@@ -181,15 +192,18 @@ class LocalTarget(TrainingTarget):
                 seen[index] = self._seen(features, soft, wanted)
         return [seen[index] for index in range(len(texts))]
 
-    def _compute_group(self, texts: Sequence[Text]) -> list[Seen]:
-        blocks = sum(-(-len(text) // BLOCK_SIZE) for text in texts)
+    def _compute_group(
+        self, texts: Sequence[Text], wanted: Sequence[np.ndarray], starts: Sequence[SharedStart]
+    ) -> list[Seen]:
+        self.computed_tokens -= sum(start.tokens for start in starts)  # counted, and not computed
+        blocks = sum(start.own_blocks(len(t)) for t, start in zip(texts, starts, strict=True))
         if blocks > self._room:
             self._network.allocate_kv(blocks)
             self._room = blocks
         features: list[list[torch.Tensor]] = [[] for _ in texts]
         soft: list[list[tuple[torch.Tensor, torch.Tensor]]] = [[] for _ in texts]
-        ids, wanted = [text.ids.tolist() for text in texts], [self._wanted(text) for text in texts]
-        for pieces, output in packed_outputs(self._network, ids, self._layers, wanted):
+        ids = [text.ids.tolist() for text in texts]
+        for pieces, output in packed_outputs(self._network, ids, self._layers, wanted, starts):
             assert output.features is not None
             taken = 0
             for piece in pieces:
@@ -200,22 +214,54 @@ class LocalTarget(TrainingTarget):
                 self.computed_logits += count
                 if count:
                     soft[piece.sequence].append(likely_tokens(logits, self._soft))
-        return [
-            self._seen(torch.cat(parts), likely, torch.from_numpy(marks))
-            for parts, likely, marks in zip(features, soft, wanted, strict=True)
-        ]
+        seen: list[Seen] = []
+        for index, start in enumerate(starts):
+            marks = torch.from_numpy(wanted[index][start.tokens :])
+            rest = self._seen(torch.cat(features[index]), soft[index], marks)
+            seen.append(rest.after(seen[start.of], start.tokens) if start.tokens else rest)
+        return seen
 
 
-def _groups(texts: Sequence[Text]) -> Iterator[list[Text]]:
+@dataclass(slots=True)
+class _Group:
+    """Texts that are read together, by their places in a list, and what each shares with an earlier
+    one of them."""
+
+    indices: list[int] = field(default_factory=list)
+    starts: list[SharedStart] = field(default_factory=list)
+    tokens: int = 0
+
+
+def _groups(texts: Sequence[Text], wanted: Sequence[np.ndarray]) -> Iterator[_Group]:
     """Split texts so that the KV of a group stays small: GROUP_TOKENS, or one longer text."""
-    group: list[Text] = []
-    for text in texts:
-        if group and sum(map(len, group)) + len(text) > GROUP_TOKENS:
+    group = _Group()
+    for index, text in enumerate(texts):
+        start = _shared_start(texts, wanted, group.indices, index)
+        if group.indices and group.tokens + len(text) - start.tokens > GROUP_TOKENS:
             yield group
-            group = []
-        group.append(text)
-    if group:
+            group, start = _Group(), SharedStart()
+        group.indices.append(index)
+        group.starts.append(start)
+        group.tokens += len(text) - start.tokens
+    if group.indices:
         yield group
+
+
+def _shared_start(
+    texts: Sequence[Text], wanted: Sequence[np.ndarray], earlier: Sequence[int], index: int
+) -> SharedStart:
+    """Return the longest start of a text, in whole blocks, with which an earlier one begins too,
+    the same tokens wanted. At least one token of the text is its own."""
+    longest = SharedStart()
+    for place, other in enumerate(earlier):
+        most = min(len(texts[other]), len(texts[index]) - 1)
+        alike = (texts[other].ids[:most] == texts[index].ids[:most]).numpy()
+        alike &= wanted[other][:most] == wanted[index][:most]
+        same = int(alike.argmin()) if not alike.all() else most
+        tokens = same // BLOCK_SIZE * BLOCK_SIZE
+        if tokens > longest.tokens:
+            longest = SharedStart(place, tokens)
+    return longest
 
 
 def likely_tokens(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
