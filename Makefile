@@ -26,6 +26,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip
 PYTEST := $(PY) $(if $(COVERAGE),-m coverage run) -m pytest
+BY_FILE := --dist loadfile --no-loadscope-reorder
 NATIVE = $(wildcard src/paceline/kernels/native/*.h src/paceline/kernels/native/*.cpp)
 HAS_TORCH := 'import sys, torch; v = torch.__version__.split(".")[:2]; sys.exit(list(map(int, v)) < [2, 11])'
 
@@ -48,15 +49,15 @@ demo-autospec: $(VENV)/.ready-autospec ## an app's traffic changes, and its draf
 	$(PY) -m paceline.cli.demo_autospec $(ARGS)
 
 test: $(VENV)/.ready-test ## the tests, without the slow ones, on WORKERS cores at once
-	$(PYTEST) -m "not slow and not docs" -n $(WORKERS) --dist loadfile $(ARGS)
+	$(PYTEST) -m "not slow and not docs" -n $(WORKERS) $(BY_FILE) $(ARGS)
 	$(if $(COVERAGE),$(PY) -m coverage combine -q)
 	$(if $(COVERAGE),$(PY) -m coverage json -q -o - | $(PY) -m tools.coverage_by_room)
 
 test-docs: $(VENV)/.ready-test ## the README's commands, Python blocks of the docs, and shell blocks marked `run`
-	$(PYTEST) -m docs -n $(WORKERS) --dist loadfile tests/docs $(ARGS)
+	$(PYTEST) -m docs -n $(WORKERS) --dist loadgroup tests/docs $(ARGS)
 
 test-all: $(VENV)/.ready-test ## every test
-	$(PYTEST) -n $(WORKERS) --dist loadfile $(ARGS)
+	$(PYTEST) -n $(WORKERS) $(BY_FILE) $(ARGS)
 
 clients: $(VENV)/.ready-core ## send a first user's requests with other makers' clients; ARGS="--write" updates docs/clients.md
 	$(PY) -m tools.clients $(ARGS)

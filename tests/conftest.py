@@ -2,13 +2,45 @@
 
 The native kernels spin at barriers, so two engines on the same two cores would spin against each
 other. On one core an engine takes one thread. Tests of teams of threads ask for theirs by number.
+
+A worker takes one file after the other. The longest come first, so that no worker is alone with one
+at the end.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+TESTS = Path(__file__).parent
+LONGEST = [
+    TESTS / name
+    for name in (
+        "cli/test_autospec_run.py",
+        "training/test_any_target.py",
+        "endpoint/test_replicas.py",
+        "autospec/store/test_killed.py",
+        "engine/test_lineup.py",
+        "training/test_resuming.py",
+        "engine/test_distribution.py",
+        "autospec/loop/test_loop.py",
+        "kernels/test_build.py",
+        "engines/test_doctor.py",
+        "web/test_calculator.py",
+        "autospec/loop/test_weights.py",
+        "cli/test_endpoint.py",
+        "fuzz/test_fuzz.py",
+    )
+]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    missing = [path for path in LONGEST if not path.is_file()]
+    assert not missing, missing
+    items.sort(key=lambda item: LONGEST.index(item.path) if item.path in LONGEST else len(LONGEST))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -16,6 +48,17 @@ def pytest_configure(config: pytest.Config) -> None:
     if worker is not None and hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
+
+
+@pytest.fixture(autouse=True)
+def priority_stays() -> Iterator[None]:
+    """A process may not raise its priority again: tests behind one that lowers it would be slow."""
+    if not hasattr(os, "getpriority"):
+        yield
+        return
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    yield
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
 
 
 @pytest.fixture(scope="session", autouse=True)

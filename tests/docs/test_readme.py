@@ -12,6 +12,8 @@ from paceline.bench.load.server_process import free_port
 from tests.docs.blocks import ROOT, SERVER, blocks
 from tests.docs.core_environment import make_environment
 
+pytestmark = pytest.mark.xdist_group("readme")  # one environment for both
+
 README = ROOT / "README.md"
 SERVE, ACTIVATE = "paceline serve", "source .venv/bin/activate"
 WAIT = """

@@ -1,15 +1,25 @@
-"""A container's limits count: a plan beyond them ends in a killed process."""
+"""A container's limits count: a plan beyond them ends in a killed process. Background work harms
+nobody."""
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from paceline.cli import main
 from paceline.core import InvalidRequest
 from paceline.engine import machine
-from paceline.engine.machine import available_memory, total_memory, usable_cores, use_threads
+from paceline.engine.machine import (
+    available_memory,
+    in_background,
+    total_memory,
+    usable_cores,
+    use_threads,
+)
 
 
 def test_memory_is_what_the_container_still_allows(tmp_path: Path) -> None:
@@ -80,3 +90,20 @@ def test_more_threads_than_cores_are_refused_by_name(
 def test_no_threads_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["generate", "--threads", "0", "Hi"]) == 2
     assert "threads: got 0; expected" in capsys.readouterr().err
+
+
+def test_background_work_comes_after_all_others_and_the_caller_keeps_its_priority() -> None:
+    before, turn = os.getpriority(os.PRIO_PROCESS, 0), sys.getswitchinterval()
+
+    def work() -> tuple[int, int, float]:
+        return os.getpriority(os.PRIO_PROCESS, 0), torch.get_num_threads(), sys.getswitchinterval()
+
+    priority, threads, its_turn = in_background(work)
+    assert (priority, threads) == (19, 1) and its_turn < turn
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
+    assert sys.getswitchinterval() == turn
+
+
+def test_what_background_work_raises_reaches_the_caller() -> None:
+    with pytest.raises(ZeroDivisionError):
+        in_background(lambda: 1 // 0)

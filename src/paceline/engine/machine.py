@@ -7,14 +7,16 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
 from paceline.core import InvalidRequest
 
+T = TypeVar("T")
 LOWEST_PRIORITY = 19
 SHORT_TURN = 2e-4  # seconds that background work may hold the interpreter's lock at a time
 CGROUP, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
@@ -40,20 +42,24 @@ def use_threads(asked: int | None) -> None:
     torch.set_num_threads(asked or cores)
 
 
-@contextmanager
-def background_work() -> Iterator[None]:
-    """Let this thread work beside a model that is served: on one core, after all other threads, and
-    with the interpreter's lock for a moment at a time.
+def in_background(work: Callable[[], T]) -> T:
+    """Do work beside a model that is served, and return its result: on one core, after all other
+    threads, and with the interpreter's lock for a moment at a time.
 
-    The thread's priority stays low afterwards: a process may not raise it again.
+    It has a thread of its own, since a thread may not raise its priority again.
     """
+    with ThreadPoolExecutor(1, "background") as pool:
+        return pool.submit(_after_all_others, work).result()
+
+
+def _after_all_others(work: Callable[[], T]) -> T:
     if hasattr(os, "setpriority"):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
     threads, turn = torch.get_num_threads(), sys.getswitchinterval()
     torch.set_num_threads(1)
     sys.setswitchinterval(SHORT_TURN)
     try:
-        yield
+        return work()
     finally:
         sys.setswitchinterval(turn)
         torch.set_num_threads(threads)

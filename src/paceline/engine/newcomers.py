@@ -6,13 +6,14 @@ import logging
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from paceline.core import InvalidRequest, ModelError, PacelineError
 from paceline.core.spec_line import SpecLine
 from paceline.drafters.base import Drafter, TargetInfo
 from paceline.drafters.kinds import BuildContext
 from paceline.drafters.spec import make_drafters, network_folders
-from paceline.engine.machine import background_work, free_memory
+from paceline.engine.machine import free_memory, in_background
 from paceline.engine.memory import MemoryPlan
 from paceline.engine.needs import size_text
 from paceline.models.mocked import drafter_bytes
@@ -61,8 +62,7 @@ class DrafterBuilder:
         NoRoom for a drafter that is too large, and LoadFailed.
         """
         try:
-            with background_work():
-                return self._build(name, spec, room)
+            return in_background(partial(self._build, name, spec, room))
         except (InvalidRequest, ModelError) as error:
             expected = error.expected if isinstance(error, InvalidRequest) else str(error)
             refusal: PacelineError = InvalidRequest("spec", spec, expected, f"spec: {error}")
