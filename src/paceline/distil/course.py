@@ -12,11 +12,13 @@ from torch.nn.utils import clip_grad_norm_
 
 from paceline.core import InvalidRequest, PacelineError
 from paceline.core.signals import ending_on_signals
+from paceline.distil.bound import Bounds
 from paceline.distil.config import DistilConfig
 from paceline.distil.inputs import Inputs
 from paceline.distil.packs import TextPack, labelled, packs
 from paceline.distil.student import Student
 from paceline.distil.teacher import Teacher
+from paceline.engine.grammar import Compiler
 from paceline.models.loader import identity
 from paceline.models.networks import DTYPES
 from paceline.training.data import SHUFFLE
@@ -49,8 +51,15 @@ class Course:
         self.teacher: Teacher | None = None
         if inputs.teacher is not None:
             vocabulary = inputs.student.shape.vocab_size
+            student = inputs.student
+            compiler = Compiler(student.tokenizer, vocabulary, student.eos_ids)
             self.teacher = Teacher(
-                inputs.teacher, config.soft, vocabulary, config.device, config.quantize
+                inputs.teacher,
+                config.soft,
+                vocabulary,
+                config.device,
+                config.quantize,
+                Bounds(compiler, inputs.grammars),
             )
         self.optimizer = torch.optim.AdamW(
             self.weights.values(), lr=config.peak_lr, betas=BETAS, weight_decay=0.0

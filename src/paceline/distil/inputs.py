@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.core import InvalidRequest
-from paceline.dataset.training_set import Manifest, read_manifest
+from paceline.core import Grammar, InvalidRequest
+from paceline.dataset.training_set import MANIFEST, Manifest, read_binding, read_manifest
 from paceline.distil.config import DistilConfig
 from paceline.distil.questions import (
     SPLITS,
@@ -30,15 +30,16 @@ EVAL_TEXTS = 32  # held-out texts whose loss is shown
 class Inputs:
     """Models, texts and questions of a run.
 
-    `manifests` are the sets by name, `train` the texts that are learnt, and `held_out` those whose
-    loss is shown. Student and teacher are compared on `questions`, by set and split; `tasks` are by
-    the names that the run gives them.
+    `manifests` are the sets by name, `train` the texts that are learnt, `grammars` what bound their
+    answers, by their numbers, and `held_out` texts whose loss is shown. Student and teacher are
+    compared on `questions`, by set and split; `tasks` are by the names that the run gives them.
     """
 
     student: AnyTarget
     teacher: AnyTarget | None
     manifests: dict[str, Manifest]
     train: list[Text]
+    grammars: dict[int, Grammar]
     held_out: list[Text]
     questions: dict[str, list[Question]]
     tasks: dict[str, list[Task]]
@@ -61,7 +62,15 @@ def read_inputs(config: DistilConfig) -> Inputs:
         _check_tokens(folder, manifests[name], student)
     teacher = None if not config.soft else _teacher(config, manifests)
     most = min(config.max_tokens, *(model.max_context for model in (student, teacher) if model))
-    train = read_texts(list(folders.values()), "train", most)
+    train: list[Text] = []
+    grammars: dict[int, Grammar] = {}
+    for name, folder in folders.items():
+        texts = read_texts([folder], "train", most, len(train))
+        train += texts
+        binding = read_binding(manifests[name].app, f"{folder / MANIFEST}: app")
+        if binding is not None:
+            bound = {text.number: binding.of(text.source) for text in texts}
+            grammars |= {number: each for number, each in bound.items() if each is not None}
     held = read_texts(list(folders.values()), "held_out", most, len(train), ("on_task",))
     questions = {
         f"{name}, {called}": read_questions(folder, manifests[name], split, student, config.prompts)
@@ -74,6 +83,7 @@ def read_inputs(config: DistilConfig) -> Inputs:
         teacher,
         manifests,
         train,
+        grammars,
         evenly(held, EVAL_TEXTS),
         {name: asked for name, asked in questions.items() if asked},
         {name: read_tasks(name, path, student) for name, path in config.tasks.items()},

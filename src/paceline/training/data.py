@@ -46,7 +46,7 @@ def read_texts(
                 said[start : end if looping is None else start + looping] = True
             if len(valid_anchors(said)):
                 end = int(said.nonzero()[-1]) + 1  # nobody looks behind it
-                texts.append(Text(first + len(texts), ids[:end], said[:end]))
+                texts.append(Text(first + len(texts), ids[:end], said[:end], row.source))
     if not texts:
         names = ", ".join(str(folder) for folder in folders)
         expected = f"a set whose split {split!r} has answers of two tokens or more"

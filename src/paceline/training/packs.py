@@ -21,11 +21,12 @@ from paceline.training.losses import Soft
 class Text:
     """A training text: `ids` int64 [tokens], and `said` bool [tokens], the tokens that may be
     learnt. `number` is its place in the training set, by which random draws and features are
-    kept."""
+    kept, and `source` names where its prompt came from."""
 
     number: int
     ids: torch.Tensor
     said: torch.Tensor
+    source: str = ""
 
     def __len__(self) -> int:
         return len(self.ids)
