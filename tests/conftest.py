@@ -19,20 +19,19 @@ TESTS = Path(__file__).parent
 LONGEST = [
     TESTS / name
     for name in (
-        "cli/test_autospec_run.py",
-        "training/test_any_target.py",
-        "endpoint/test_replicas.py",
-        "autospec/store/test_killed.py",
-        "engine/test_lineup.py",
-        "training/test_resuming.py",
-        "engine/test_distribution.py",
-        "autospec/loop/test_loop.py",
-        "kernels/test_build.py",
-        "engines/test_doctor.py",
-        "web/test_calculator.py",
         "autospec/loop/test_weights.py",
+        "engines/test_doctor.py",
         "cli/test_endpoint.py",
+        "web/test_calculator.py",
+        "engine/test_distribution.py",
+        "engines/test_audit_faults.py",
+        "server/test_wire.py",
+        "synth/test_endpoint.py",
+        "autospec/scores/test_replay.py",
+        "endpoint/test_replicas.py",
+        "training/test_resuming.py",
         "fuzz/test_fuzz.py",
+        "autospec/loop/test_loop.py",
     )
 ]
 

@@ -132,7 +132,7 @@ def test_only_the_hand_over_runs_on_the_engines_thread_and_between_two_steps(
                 await until(lambda: names(engine).keys() == {"new"})
         where = {(what, thread) for what, thread, _ in seen}
         assert where == {
-            ("build", "paceline-drafters"),
+            ("build", "paceline-background_0"),
             ("join", "paceline-engine"),
             ("leave", "paceline-engine"),
         }

@@ -38,6 +38,7 @@ def run(pair: tuple[Path, Path], home: Path, engine: str, *more: str) -> tuple[i
     return code, json.loads(path.read_text()) if path.exists() else {}
 
 
+@pytest.mark.slow
 def test_our_server_gives_the_rows_of_our_engine(
     pair: tuple[Path, Path], url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

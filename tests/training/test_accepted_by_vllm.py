@@ -1,4 +1,4 @@
-"""A drafter for a target that Paceline does not serve, accepted by vLLM."""
+"""A drafter for a target that Paceline does not serve, taught and accepted by vLLM."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from typing import NamedTuple
 import pytest
 
 from paceline.dataset.loops import loop_start
+from paceline.dataset.run_log import read_log
 from paceline.dataset.training_set import Manifest, TrainingRow, write_manifest, write_shard
 from paceline.models.any_target import read_target
 from paceline.models.loader import identity
+from paceline.training.config import TrainConfig
 from tests.engine.tiny import VOCAB
 from tests.training import foreign
 from tests.training.foreign import save_foreign
@@ -74,7 +76,10 @@ def answered_by_vllm(target: Path, out: Path, dtype: str, *drafter: str) -> Answ
 @pytest.mark.slow
 @pytest.mark.skipif("PACELINE_VLLM_PYTHON" not in os.environ, reason="needs PACELINE_VLLM_PYTHON")
 def test_vllm_accepts_what_a_drafter_of_a_mixture_of_experts_knows_by_heart(tmp_path, monkeypatch):
-    plain, drafted = plain_and_drafted(tmp_path, monkeypatch, "qwen3_moe", "float32")
+    target, plain = told_by_vllm(tmp_path, monkeypatch, "qwen3_moe", "float32")
+    drafter = drafter_of(by_heart(tmp_path, target, plain, "float32"))
+    drafted = answered_by_vllm(target, tmp_path / "drafted.json", "float32", str(drafter))
+    print(f"AL {drafted.length:.2f} of {BLOCK}", file=sys.stderr)
     assert drafted.answers == plain.answers
     assert drafted.length > 0.8 * BLOCK
 
@@ -82,32 +87,35 @@ def test_vllm_accepts_what_a_drafter_of_a_mixture_of_experts_knows_by_heart(tmp_
 @pytest.mark.slow
 @pytest.mark.skipif("PACELINE_VLLM_PYTHON" not in os.environ, reason="needs PACELINE_VLLM_PYTHON")
 @pytest.mark.skipif("VLLM_TORCHVISION" not in os.environ, reason="needs a folder with torchvision")
-def test_vllm_accepts_what_a_drafter_of_qwen3_5_knows_by_heart(tmp_path, monkeypatch):
+def test_a_drafter_of_qwen3_5_learns_by_heart_what_vllm_shows_of_it(tmp_path, monkeypatch):
     """VLLM_TORCHVISION is a folder of `pip install --no-deps --target`. On a CPU vLLM computes the
-    linear attention in bfloat16 alone, where a text may go on in another way after a near tie. It
-    wants all layers of a drafter in one group of KV, and would put two of them into two beside
-    these few layers of the target."""
+    linear attention in bfloat16 alone, and (0.32) does not verify drafts there: with its own
+    look-ups it fails, and with drafts of others its text changes."""
     (tmp_path / "sitecustomize.py").write_text(WITHOUT_OPERATORS)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ['VLLM_TORCHVISION']}")
     architecture, config_name, special = foreign.FAMILIES["qwen3_5"]
     heads = {"linear_key_head_dim": 64, "linear_value_head_dim": 64, "linear_conv_kernel_dim": 4}
     family = (architecture, config_name, special | heads)
     monkeypatch.setitem(foreign.FAMILIES, "qwen3_5", family)
-    plain, drafted = plain_and_drafted(tmp_path, monkeypatch, "qwen3_5", "bfloat16", layers=1)
-    pairs = zip(plain.answers, drafted.answers, strict=True)
-    assert sum(one == other for one, other in pairs) > PROMPTS // 2
-    assert drafted.length > 0.7 * BLOCK
+    target, plain = told_by_vllm(tmp_path, monkeypatch, "qwen3_5", "bfloat16")
+    drafter_of(by_heart(tmp_path, target, plain, "bfloat16"))
+    al = [row["held_out/set/al"] for row in read_log(tmp_path / "run") if "held_out/set/al" in row]
+    assert al[0] < 2 and al[-1] == BLOCK
 
 
-def plain_and_drafted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, dtype: str, layers: int = 2
-) -> tuple[Answered, Answered]:
-    """vLLM writes the texts, shows their features, and drafts with what has learnt them."""
+def told_by_vllm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str, dtype: str
+) -> tuple[Path, Answered]:
+    """Return a tiny target, and what vLLM answers with it."""
     sizes = {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
              "intermediate_size": 256, "initializer_range": 0.2}  # fmt: skip
     monkeypatch.setattr(foreign, "BASE", foreign.BASE | sizes)
     target = save_foreign(tmp_path / "target", family)
-    plain = answered_by_vllm(target, tmp_path / "plain.json", dtype)
+    return target, answered_by_vllm(target, tmp_path / "plain.json", dtype)
+
+
+def by_heart(tmp_path: Path, target: Path, plain: Answered, dtype: str) -> TrainConfig:
+    """Return the settings of a run that learns vLLM's answers from the features that it shows."""
     rows = [
         TrainingRow(
             (*prompt, *answer), ((len(prompt), len(prompt) + len(answer)),), f"v#{number}",
@@ -123,13 +131,8 @@ def plain_and_drafted(
     manifest = Manifest(target=identity(read_target(str(target))), app=app, shards=shards)
     write_manifest(folder, manifest)
     unused = max(set(range(VOCAB)) - {token for row in rows for token in row.ids})
-    drafter = drafter_of(
-        config(
-            target, folder, tmp_path / "run", steps=600, texts=8, micro=8, anchors=40,
-            weights="uniform", head_tokens=0, threads=None, eval_every=200,
-            target_engine="vllm", dtype=dtype, mask_token=unused, layers=layers,
-        )
+    return config(
+        target, folder, tmp_path / "run", steps=600, texts=8, micro=8, anchors=40,
+        weights="uniform", head_tokens=0, threads=None, eval_every=200,
+        target_engine="vllm", dtype=dtype, mask_token=unused,
     )  # fmt: skip
-    drafted = answered_by_vllm(target, tmp_path / "drafted.json", dtype, str(drafter))
-    print(f"AL {drafted.length:.2f} of {BLOCK}", file=sys.stderr)
-    return plain, drafted

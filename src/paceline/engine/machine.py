@@ -48,7 +48,7 @@ def in_background(work: Callable[[], T]) -> T:
 
     It has a thread of its own, since a thread may not raise its priority again.
     """
-    with ThreadPoolExecutor(1, "background") as pool:
+    with ThreadPoolExecutor(1, "paceline-background") as pool:
         return pool.submit(_after_all_others, work).result()
 
 
