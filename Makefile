@@ -26,6 +26,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip
 PYTEST := $(PY) $(if $(COVERAGE),-m coverage run) -m pytest
+COMMA := ,
 BY_FILE := --dist loadfile --no-loadscope-reorder
 NATIVE = $(wildcard src/paceline/kernels/native/*.h src/paceline/kernels/native/*.cpp)
 HAS_TORCH := 'import sys, torch; v = torch.__version__.split(".")[:2]; sys.exit(list(map(int, v)) < [2, 11])'
@@ -114,6 +115,11 @@ $(VENV)/.ready-core: pyproject.toml $(VENV)/.ready-torch
 
 $(VENV)/.ready-train $(VENV)/.ready-autospec $(VENV)/.ready-test $(VENV)/.ready-dev $(VENV)/.ready-docs: $(VENV)/.ready-%: $(VENV)/.ready-core
 	$(call install,.[$*])
+
+# All that .ci/run needs, in one installation in place of four.
+$(VENV)/.ready-all: pyproject.toml $(VENV)/.ready-torch
+	$(call install,.[test$(COMMA)dev$(COMMA)docs])
+	@touch $(addprefix $(VENV)/.ready-,core test dev docs)
 
 # TypeScript and uPlot's types, for `make types` alone. node comes with the Python packages of dev.
 node_modules/.ready: package.json package-lock.json | $(VENV)/.ready-dev

@@ -177,6 +177,7 @@ def test_down_ends_what_a_kill_has_left(tmp_path: Path) -> None:
         assert written.pids() == []
 
 
+@pytest.mark.slow
 def test_after_a_kill_it_is_found_and_what_has_ended_starts_again(tmp_path: Path) -> None:
     written = Written(tmp_path, times={"alone": 8.0})
     with written.up() as process:
