@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,7 +12,7 @@ from paceline.core import Grammar
 from paceline.distil.bound import Bounds
 from paceline.distil.packs import labelled
 from paceline.distil.teacher import Teacher
-from paceline.engine.grammar import Compiler
+from paceline.engine.grammar import Compiler, GrammarState
 from paceline.models.any_target import AnyTarget, read_target
 from paceline.training.losses import Soft
 from paceline.training.packs import Text
@@ -147,3 +148,20 @@ def test_answers_that_no_grammar_bound_stay_as_they_are(teacher: Path) -> None:
         model.soft(texts[:1]).probabilities, teacher_of(found, 8).soft(texts[:1]).probabilities
     )
     assert not torch.equal(model.soft(texts[1:]).rows, model.soft(texts[:1]).rows)
+
+
+def test_where_a_grammar_gives_up_the_answer_is_certain(
+    teacher: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = read_target(str(teacher))
+    fill = GrammarState.fill
+
+    def giving_up(state: GrammarState, masks: np.ndarray, draft: list[int]) -> None:
+        fill(state, masks, draft)
+        state._gave_up = (1, "too heavy")
+
+    monkeypatch.setattr(GrammarState, "fill", giving_up)
+    model = teacher_of(found, VOCABULARY, grammars={0: Grammar("regex", "a[bc]d", "grammar")})
+    soft = model.soft((bound_text(found, ("abd",)),))
+    (end,) = (found.tokenizer.decode([token]) for token in found.eos_ids)
+    assert likely(found, soft) == [{"a"}, {"b"}, {"d"}, {end}]

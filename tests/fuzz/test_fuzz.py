@@ -26,7 +26,7 @@ def fuzzed(tmp_path: Path, seed: int, bodies: int) -> None:
 
 
 def test_hostile_requests_harm_nobody(tmp_path: Path) -> None:
-    fuzzed(tmp_path, seed=1, bodies=200)
+    fuzzed(tmp_path, seed=1, bodies=300)
 
 
 @pytest.mark.slow

@@ -50,8 +50,8 @@ class Course:
             weight.data = weight.data.float()
         self.teacher: Teacher | None = None
         if inputs.teacher is not None:
-            vocabulary = inputs.student.shape.vocab_size
             student = inputs.student
+            vocabulary = student.shape.vocab_size
             compiler = Compiler(student.tokenizer, vocabulary, student.eos_ids)
             self.teacher = Teacher(
                 inputs.teacher,

@@ -137,7 +137,7 @@ class LocalTarget(TrainingTarget):
     """A target whose network is in this process. No other code may use the KV of the network.
 
     Texts that are read together and begin alike, as those of an application do, have their start
-    computed once: in an append-only KV cache a later text reads the blocks of an earlier one.
+    computed once: a later text reads the blocks of KV of an earlier one.
     `whole` reads texts side by side without that KV, as is best on CUDA (models.whole_sequences);
     their features stay on the network's device.
     """
