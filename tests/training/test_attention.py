@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -12,6 +14,7 @@ from paceline.training import attention as attention_module
 from paceline.training.attention import PackedAttention
 from paceline.training.packs import Pack, Pick, draw_anchors, make_pack
 from paceline.training.padded_attention import PaddedAttention
+from paceline.training.seen import Seen
 from tests.models.dflash.tiny import config_json, random_drafter_weights
 from tests.training.twins import random_text
 
@@ -24,12 +27,12 @@ KINDS = [
 SIZE, MASK = 6, 250
 
 
-def small_pack(features: int = 8) -> Pack:
-    texts = [random_text(tokens, 4, 256, n) for n, tokens in enumerate((40, 18, 61))]
+def small_pack(features: int = 8, prompt: int = 4, window: int | None = None) -> Pack:
+    texts = [random_text(tokens, prompt, 256, n) for n, tokens in enumerate((40, 18, 61))]
     picks = [Pick(text, draw_anchors(text, 19, 0, 0)) for text in texts]
     generator = torch.Generator().manual_seed(3)
     parts = [torch.randn(len(text), features, generator=generator) for text in texts]
-    return make_pack(picks, parts, SIZE, MASK)
+    return make_pack(picks, [Seen(part) for part in parts], SIZE, MASK, window)
 
 
 def rows(pack: Pack, heads: int, seed: int, keys: bool) -> torch.Tensor:
@@ -65,6 +68,36 @@ def test_a_pack_sees_what_the_mask_of_everything_shows(kind, form, monkeypatch):
         found.append((mixed.detach(), *grads))
     for ours, twin in zip(*found, strict=True):
         torch.testing.assert_close(ours, twin, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", [PackedAttention, PaddedAttention])
+@pytest.mark.parametrize("kind", KINDS[2:], ids=str)
+def test_a_pack_needs_no_more_than_a_window_of_context(kind, form, monkeypatch):
+    """Texts that are cut before the window of their first anchor: the same values, and the same
+    gradient for the tokens that are left."""
+    monkeypatch.setattr(attention_module, "GROUP", 7)
+    whole, cut = small_pack(prompt=13), small_pack(prompt=13, window=kind.window)
+    lengths = [end - start for start, end in cut.context]
+    assert lengths != [end - start for start, end in whole.context]
+    kept = torch.cat(
+        [
+            torch.arange(end - length, end)
+            for (_, end), length in zip(whole.context, lengths, strict=True)
+        ]
+    )
+    assert torch.equal(whole.tokens[kept], cut.tokens)
+    assert torch.equal(whole.features[kept], cut.features)
+    kept = torch.cat([kept, torch.arange(len(whole.tokens), len(whole.tokens) + cut.ids.numel())])
+    q, k, v = rows(whole, 4, 0, False), rows(whole, 2, 1, True), rows(whole, 2, 2, True)
+    ours = form(cut)(kind, q, k[kept], v[kept])
+    twin = dense(whole, kind, q, k, v)
+    torch.testing.assert_close(ours, twin, rtol=1e-4, atol=1e-5)
+    for one, other in zip(
+        torch.autograd.grad(ours.square().sum(), (q, k, v)),
+        torch.autograd.grad(twin.square().sum(), (q, k, v)),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.cuda
@@ -155,8 +188,9 @@ def test_the_check_finds_a_leak(monkeypatch):
     """The same change is seen where a block may look at its own anchor's feature."""
     whole = attention_module.PackedAttention._mask
 
-    def leaky(self, kind, anchors, dtype):
-        return whole(self, kind, (anchors + 1).clamp(max=int(anchors[-1])), dtype)
+    def leaky(self, kind, group, dtype):
+        later = (group.anchors + 1).clamp(max=int(group.anchors[-1]))
+        return whole(self, kind, replace(group, anchors=later), dtype)
 
     monkeypatch.setattr(attention_module.PackedAttention, "_mask", leaky)
 

@@ -28,7 +28,7 @@ from tests.training.twins import SIZE, random_text
 def test_a_pack_moves_with_all_of_its_tensors():
     pick = Pick(random_text(20, 4, 256), torch.tensor([5, 9]))
     soft = Soft(torch.zeros(2, SIZE - 1, 1, dtype=torch.int64), torch.ones(2, SIZE - 1, 1))
-    pack = make_pack([pick], [torch.ones(20, 8)], SIZE, 250, soft)
+    pack = replace(make_pack([pick], [Seen(torch.ones(20, 8))], SIZE, 250), soft=soft)
     assert pack.to("cpu") is pack
     moved = pack.to("meta")
     tensors = ("features", "tokens", "anchors", "ids", "labels", "counts", "before")
@@ -41,9 +41,9 @@ def test_packs_of_an_evaluation_hold_a_few_texts_each():
     texts = [random_text(40, 5, 256, number) for number in range(5)]
 
     def ones(group):
-        return [torch.ones(len(text), 8) for text in group]
+        return [Seen(torch.ones(len(text), 8)) for text in group]
 
-    packs = list(packs_of(texts, 4, ones, SIZE, 250, micro=2))
+    packs = list(packs_of(texts, 4, ones, SIZE, 250, None, micro=2))
     assert [len(pack.blocks) for pack in packs] == [2, 2, 1]
     for pack in packs:
         for first, last in pack.blocks:
@@ -95,6 +95,20 @@ def test_what_the_target_would_say_lies_one_place_before():
     assert seen.bytes == 5 * 4 * 4 + 5 * 4 + 5 * 2
 
 
+def test_what_no_block_sees_is_left_out():
+    text = random_text(40, 20, 256)
+    likely = torch.arange(40, dtype=torch.int32)[:, None]
+    seen = Seen(torch.arange(40.0)[:, None], likely, torch.ones(40, 1, dtype=torch.float16))
+    assert [text.needed(window) for window in (None, 100, 21, 6, 1)] == [0, 0, 0, 15, 20]
+    cut = seen.since(text.needed(6))
+    assert cut.first == 15 and cut.bytes == seen.bytes * 25 // 40
+    assert torch.equal(cut.between(16, 30), seen.between(16, 30))
+    anchors = torch.tensor([20, 38])
+    for one, other in zip(cut.behind(anchors, 3), seen.behind(anchors, 3), strict=True):
+        assert torch.equal(one, other)
+    assert cut.since(3) is cut
+
+
 class CountedTarget(TrainingTarget):
     """A target whose features take 4 bytes a token."""
 
@@ -112,6 +126,17 @@ def test_preferred_texts_keep_their_room():
     target.read(short)
     assert target.computed_tokens == 10 + 20 + 10
     assert target.features([long])[0].shape == (20, 1)
+
+
+def test_with_a_window_more_texts_fit_into_the_memory():
+    texts = [random_text(30, 20, 256, number) for number in range(3)]
+    target = CountedTarget(TargetShape.of(tiny_config()), [0], budget=4 * 3 * 15)
+    target.window = 6
+    for _ in range(2):
+        views = target.read_all(texts)
+        assert [(seen.first, len(seen.features)) for seen in views] == [(15, 15)] * 3
+    assert target.computed_tokens == 3 * 30
+    target.prefer(texts)
 
 
 # -- settings, optimizers, costs -------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from paceline.models.dflash.module import DFlashModule
 from paceline.training.form import TrainingForm
 from paceline.training.losses import Head, Objective, Soft
 from paceline.training.packs import Pack, Pick, draw_anchors, make_pack
+from paceline.training.seen import Seen
 from tests.models.dflash.tiny import SECOND, config_json
 from tests.training.twins import SIZE, random_text
 
@@ -31,11 +33,11 @@ def large_pack(width: int) -> Pack:
     texts = [random_text(200, 4, 256, number) for number in range(TEXTS)]
     picks = [Pick(text, draw_anchors(text, BLOCKS // TEXTS, 0, 0)) for text in texts]
     generator = torch.Generator().manual_seed(5)
-    parts = [torch.randn(len(text), width, generator=generator) for text in texts]
+    parts = [Seen(torch.randn(len(text), width, generator=generator)) for text in texts]
     pack = make_pack(picks, parts, SIZE, 250)
     rows = torch.randint(0, 256, (*pack.labels.shape, 4), generator=generator)
     soft = Soft(rows, torch.full(rows.shape, 0.2))
-    return make_pack(picks, parts, SIZE, 250, soft)
+    return replace(pack, soft=soft)
 
 
 def gradients(form: TrainingForm, pack: Pack) -> dict[str, torch.Tensor]:

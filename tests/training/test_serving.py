@@ -38,9 +38,9 @@ def judged(trainer: Trainer, results: list[Any]) -> tuple[int, int]:
         said = torch.arange(len(ids)) >= len(result.prompt_ids)
         text = Text(10**6 + number, ids, said)
         anchors = torch.arange(len(result.prompt_ids), len(ids) - 1)
-        (features,) = trainer.target.features([text])
+        seen = trainer.target.read(text)
         mask = trainer.form.config.mask_token_id
-        pack = make_pack([Pick(text, anchors)], [features], size, mask)
+        pack = make_pack([Pick(text, anchors)], [seen], size, mask, trainer.target.window)
         tally.add(trainer.form.right(pack), pack)
     return int(tally.sums[1:].sum()), int(tally.sums[0])
 

@@ -9,6 +9,7 @@ import pytest
 
 from paceline.core import InvalidRequest
 from paceline.models.any_target import TargetShape
+from paceline.models.config import Attention
 from paceline.models.dflash.config import read_dflash_config
 from paceline.training.config import TrainConfig
 from paceline.training.shape import check_fit, drafter_json, reshaped
@@ -57,10 +58,25 @@ def test_a_drafter_gone_on_from_may_get_another_block_and_nothing_else():
     assert reshaped(TrainConfig(**SMALL), checkpoint)["dflash_config"]["block_size"] == 6
     for changes, message in (
         ({"taps": 2}, "taps: got 2; expected 1, as the drafter begin has it"),
-        ({"window": 8}, "window: got 8; expected None"),
         ({"mask_token": 7}, "mask_token: got 7; expected 250"),
         ({"generation": "dflash"}, "generation: got 'dflash'; expected dflash2"),
         ({"selector_rank": 9}, "selector_rank: got 9; expected 12"),
     ):
         with pytest.raises(InvalidRequest, match=message):
             reshaped(TrainConfig(**SMALL, **changes), checkpoint)
+
+
+def test_a_drafter_that_sees_everything_may_get_a_window():
+    for causal in (False, True):
+        checkpoint = checkpoint_of(config_json(is_causal=causal))
+        made = read_dflash_config(reshaped(TrainConfig(**SMALL, window=8), checkpoint))
+        assert set(made.attention) == {Attention(8, causal)} and made.window == 8
+        before = read_dflash_config(reshaped(TrainConfig(**SMALL), checkpoint))
+        assert before.window is None
+
+
+@pytest.mark.parametrize(("sliding", "window"), [("ss", 24), ("sf", None)])
+def test_the_window_of_a_drafter_stays(sliding, window):
+    checkpoint = checkpoint_of(config_json(sliding=sliding))
+    with pytest.raises(InvalidRequest, match=f"window: got 8; expected {window}, as the drafter"):
+        reshaped(TrainConfig(**SMALL, window=8), checkpoint)

@@ -31,6 +31,11 @@ def tiny_target(target: Path, dtype: str, soft: int = 4, **options: Any) -> Loca
     return LocalTarget(network, TargetShape.of(loaded.config), (0, 2, 3), 0, soft, **options)
 
 
+def alone(target: Path, dtype: str, text: Text, **options: Any) -> Seen:
+    """What a target shows of a text that has read nothing before."""
+    return tiny_target(target, dtype, **options).read(text)
+
+
 def equal(one: Seen, other: Seen) -> bool:
     pairs = (
         (one.features, other.features),
@@ -48,7 +53,7 @@ def test_texts_in_one_forward_have_the_bits_of_each_alone(dtype, target, monkeyp
     together = reader.read_all(TEXTS)
     assert [len(seen.features) for seen in together] == [len(text) for text in TEXTS]
     for text, seen in zip(TEXTS, together, strict=True):
-        assert equal(seen, reader.read(text))
+        assert equal(seen, alone(target, dtype, text))
 
 
 def behind(start: torch.Tensor, tokens: int, number: int) -> Text:
@@ -81,7 +86,7 @@ def test_a_start_that_texts_share_is_computed_once_with_the_same_bits(
     # Whole blocks of 16: 48 of the start of 50, twice; 32 of 33; and 80 of the longer one.
     assert reader.computed_tokens == sum(map(len, ALIKE)) - 48 - 48 - 32 - 80
     for text, seen in zip(ALIKE, together, strict=True):
-        assert equal(seen, reader.read(text)), text.number
+        assert equal(seen, alone(target, dtype, text)), text.number
 
 
 def test_a_text_that_is_read_twice_together_keeps_a_token_of_its_own(target) -> None:
@@ -97,7 +102,49 @@ def test_a_start_of_which_other_tokens_are_learnt_is_computed_again(target) -> N
     second.said[20:24] = True  # what stands there is learnt, from the token before it on
     together = reader.read_all([first, second])
     assert reader.computed_tokens == 59 + 59 - 16
-    assert equal(together[1], reader.read(second)) and not equal(together[0], together[1])
+    assert equal(together[1], alone(target, "float32", second))
+    assert not equal(together[0], together[1])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_start_that_was_read_last_is_not_computed_again(dtype, target) -> None:
+    """Whichever text of the next ones has it, and whatever stood beside it."""
+    reader = tiny_target(target, dtype)
+    reader.read_all([ALIKE[5], ALIKE[1], TEXTS[2]])
+    before = reader.computed_tokens
+    texts = [ALIKE[1], ALIKE[0], ALIKE[3], ALIKE[4]]
+    found = reader.read_all(texts)
+    # 80 of ALIKE[3] are in the KV; 48 of ALIKE[0] and 32 of ALIKE[4] are a part of them.
+    assert reader.computed_tokens - before == sum(map(len, texts)) - 80 - 48 - 32
+    for text, seen in zip(texts, found, strict=True):
+        assert equal(seen, alone(target, dtype, text)), text.number
+    once_more = reader.read(ALIKE[5])
+    assert equal(once_more, alone(target, dtype, ALIKE[5]))
+
+
+def test_where_the_kv_grows_what_was_read_is_computed_again(target) -> None:
+    reader = tiny_target(target, "float32")
+    reader.read(ALIKE[0])
+    longer = behind(START, 90, 7)
+    assert equal(reader.read(longer), alone(target, "float32", longer))
+    assert reader.computed_tokens == len(ALIKE[0]) + len(longer)
+
+
+def test_a_long_start_leaves_room_for_texts_behind_it(target, monkeypatch) -> None:
+    monkeypatch.setattr(target_module, "GROUP_TOKENS", 40)
+    reader = tiny_target(target, "float32")
+    texts = [behind(START, 9, number) for number in range(5)]
+    forwards: list[int] = []
+    real = reader._network.forward
+
+    def forward(batch, layers=()):
+        forwards.append(len(batch.seq_starts) - 1)
+        return real(batch, layers)
+
+    monkeypatch.setattr(reader._network, "forward", forward)
+    reader.read_all(texts)
+    # The first one's 11 tokens beside the shared 48, then 11 of each.
+    assert forwards == [3, 2]
 
 
 def close(one: Seen, other: Seen) -> None:
@@ -156,7 +203,8 @@ def test_the_kv_in_memory_is_bounded(target, monkeypatch) -> None:
     monkeypatch.setattr(reader._network, "allocate_kv", allocate_kv)
     found = reader.read_all(TEXTS)
     assert max(asked) <= 5
-    assert all(equal(seen, reader.read(text)) for text, seen in zip(TEXTS, found, strict=True))
+    pairs = zip(TEXTS, found, strict=True)
+    assert all(equal(seen, alone(target, "float32", text)) for text, seen in pairs)
 
 
 def test_a_text_that_is_named_twice_is_read_once(target) -> None:

@@ -158,10 +158,13 @@ def packed_outputs(
     layers: Sequence[int],
     wanted: Sequence[np.ndarray],
     starts: Sequence[SharedStart] | None = None,
+    kept: int = 0,
 ) -> Iterator[tuple[list[PackedRows], ForwardOutput]]:
     """Yield the outputs of several sequences, packed into forwards of SEQUENCE_ROWS tokens, each
     with the pieces that are in it. `wanted[i]` marks the tokens of sequence i whose logits come
-    back, bool [tokens]. What `starts[i]` says that sequence i shares has no piece of its own.
+    back, bool [tokens]. What `starts[i]` says that sequence i shares has no piece of its own; nor
+    have the first `kept` tokens of sequence 0, in whole blocks, with which sequence 0 of the call
+    before began as well.
 
     The rows have the bits that a forward of one sequence alone gives them. Sequence after sequence
     takes blocks of the network's KV from the first on; nobody else may be using it.
@@ -174,7 +177,8 @@ def packed_outputs(
         earlier = tables[start.of][: start.tokens // BLOCK_SIZE] if start.tokens else own[:0]
         tables.append(np.concatenate([earlier, own]))
         free += len(own)
-    for pieces in _pieces([len(ids) for ids in sequences], [start.tokens for start in starts]):
+    firsts = [kept, *(start.tokens for start in starts[1:])]
+    for pieces in _pieces([len(ids) for ids in sequences], firsts):
         widest = max(len(tables[piece.sequence]) for piece in pieces)
         table = np.zeros((len(pieces), widest), dtype=np.int32)
         for row, piece in zip(table, pieces, strict=True):

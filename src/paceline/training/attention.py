@@ -8,10 +8,12 @@ blocks are two small products under one softmax, on CUDA all texts together are 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
 from paceline.models.config import Attention
-from paceline.training.packs import Pack
+from paceline.training.packs import Pack, first_seen
 from paceline.training.padded_attention import PaddedAttention
 
 GROUP = 16  # anchors of one text whose context is cut at the last of them
@@ -23,11 +25,12 @@ class PackedAttention:
     def __init__(self, pack: Pack) -> None:
         self._size = pack.ids.shape[1]
         self._tokens = len(pack.tokens)
-        self._groups = [
-            (start, first, end := min(first + GROUP, last), pack.anchors[first:end])
-            for (start, _), (begin, last) in zip(pack.context, pack.blocks, strict=True)
-            for first in range(begin, last, GROUP)
-        ]
+        self._groups: list[_Group] = []
+        for (row, end), (begin, last) in zip(pack.context, pack.blocks, strict=True):
+            first_token = int(pack.tokens[row]) if row < end else 0
+            for first in range(begin, last, GROUP):
+                blocks = slice(first, min(first + GROUP, last))
+                self._groups.append(_Group(row, first_token, blocks, pack.anchors[blocks]))
         self._bias: dict[Attention, list[torch.Tensor]] = {}
 
     def __call__(
@@ -35,18 +38,19 @@ class PackedAttention:
     ) -> torch.Tensor:
         size, tokens = self._size, self._tokens
         if kind not in self._bias:
-            self._bias[kind] = [self._mask(kind, group[3], q.dtype) for group in self._groups]
+            self._bias[kind] = [self._mask(kind, group, q.dtype) for group in self._groups]
         mixed = []
-        for (start, first, last, anchors), bias in zip(self._groups, self._bias[kind], strict=True):
-            context = slice(start, start + int(anchors[-1]))
-            rows = slice(first * size, last * size)
-            slots = slice(tokens + first * size, tokens + last * size)
+        for group, bias in zip(self._groups, self._bias[kind], strict=True):
+            context = group.rows(kind)
+            rows = slice(group.blocks.start * size, group.blocks.stop * size)
+            slots = slice(tokens + rows.start, tokens + rows.stop)
             mixed.append(_attend(q[rows], k[context], v[context], k[slots], v[slots], bias, size))
         return torch.cat(mixed)
 
-    def _mask(self, kind: Attention, anchors: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    def _mask(self, kind: Attention, group: _Group, dtype: torch.dtype) -> torch.Tensor:
         """Return 0 where a slot sees, -inf where it does not: [blocks * size, context + size]."""
-        slots, tokens = torch.arange(self._size), torch.arange(int(anchors[-1]))
+        anchors, seen = group.anchors, group.seen(kind)
+        slots, tokens = torch.arange(self._size), torch.arange(seen.start, seen.stop)
         own_slot = slots.repeat(len(anchors))[:, None]
         anchor = anchors.repeat_interleave(self._size)[:, None]
         context = tokens < anchor
@@ -58,6 +62,27 @@ class PackedAttention:
             block &= (own_slot - slots).abs() < kind.window
         visible = torch.cat((context, block), dim=1)
         return torch.zeros(visible.shape, dtype=dtype).masked_fill_(~visible, -torch.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Neighbouring `blocks` of one text with their anchors. Its context begins in `row` of the
+    pack, with token `first` of the text."""
+
+    row: int
+    first: int
+    blocks: slice
+    anchors: torch.Tensor
+
+    def seen(self, kind: Attention) -> range:
+        """Return the tokens of context that a block may see."""
+        first = max(self.first, first_seen(int(self.anchors[0]), kind.window))
+        return range(first, int(self.anchors[-1]))
+
+    def rows(self, kind: Attention) -> slice:
+        """Return the rows of these tokens in the pack."""
+        seen = self.seen(kind)
+        return slice(self.row + seen.start - self.first, self.row + seen.stop - self.first)
 
 
 def _attend(

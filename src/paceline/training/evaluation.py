@@ -18,6 +18,7 @@ import torch
 
 from paceline.training.forecast import Forecast, forecast
 from paceline.training.packs import Pack, Pick, Text, make_pack, side_by_side, window_of
+from paceline.training.seen import Seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +72,19 @@ def walk(accepted: torch.Tensor) -> list[int]:
 def packs_of(
     texts: Sequence[Text],
     anchors: int,
-    features: Callable[[Sequence[Text]], list[torch.Tensor]],
+    read: Callable[[Sequence[Text]], list[Seen]],
     size: int,
     mask: int,
+    window: int | None,
     micro: int,
     micro_tokens: int | None = None,
 ) -> Iterator[Pack]:
-    """Yield packs of neighbouring anchors, at most `anchors` of each text. `micro` texts and
-    `micro_tokens` tokens, padding included, are the most of a pack."""
+    """Yield packs of neighbouring anchors, at most `anchors` of each text, whose blocks see at most
+    `window` tokens of context. `micro` texts and `micro_tokens` tokens, padding included, are the
+    most of a pack."""
     picks = [Pick(text, window_of(text, anchors, size)) for text in texts]
     for group in side_by_side(picks, micro, micro_tokens):
-        yield make_pack(group, features([pick.text for pick in group]), size, mask)
+        yield make_pack(group, read([pick.text for pick in group]), size, mask, window)
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from paceline.training.losses import Soft
+from paceline.training.seen import Seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,17 @@ class Text:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def needed(self, window: int | None) -> int:
+        """Return the first token that a block behind any anchor may see; all with no `window`."""
+        if window is None:
+            return 0
+        return first_seen(int(valid_anchors(self.said)[0]), window)
+
+
+def first_seen(anchor: int, window: int | None) -> int:
+    """Return the first token of context that the block of an anchor sees in so many tokens."""
+    return 0 if window is None else max(0, anchor - window + 1)
 
 
 def valid_anchors(said: torch.Tensor) -> torch.Tensor:
@@ -116,9 +128,10 @@ def block_labels(picks: Sequence[Pick], size: int) -> tuple[torch.Tensor, torch.
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """Texts side by side. `features` [tokens, K * hidden] are those of every text in turn, up to
-    its last anchor, and `tokens` int64 [tokens] their positions; `context[i]` and `blocks[i]` are
-    the half-open rows of text i in `tokens` and in `anchors`.
+    """Texts side by side. `features` [tokens, K * hidden] are those of every text in turn, from the
+    first token that a block sees up to the last anchor, and `tokens` int64 [tokens] their
+    positions; `context[i]` and `blocks[i]` are the half-open rows of text i in `tokens` and in
+    `anchors`.
 
     `ids` int64 [blocks, size] is what the drafter reads (anchor and masks), `labels` int64 and
     `counts` bool [blocks, size - 1] what it should say, and `before` int64 the text's tokens that
@@ -148,25 +161,33 @@ class Pack:
 
 def make_pack(
     picks: Sequence[Pick],
-    features: Sequence[torch.Tensor],
+    seen: Sequence[Seen],
     size: int,
     mask: int,
-    soft: Soft | None = None,
+    window: int | None = None,
 ) -> Pack:
-    """Make a pack; `features[i]` [at least picks[i].seen, K * hidden] are those of text i from its
-    start."""
+    """Make a pack of blocks that see at most `window` tokens of context; `seen[i]` is the target's
+    view of text i, of those tokens at least."""
+    starts = [first_seen(int(pick.anchors[0]), window) for pick in picks]
     context, blocks = [], []
     rows = drawn = 0
-    for pick in picks:
-        context.append((rows, rows := rows + pick.seen))
+    for start, pick in zip(starts, picks, strict=True):
+        context.append((rows, rows := rows + pick.seen - start))
         blocks.append((drawn, drawn := drawn + len(pick.anchors)))
     anchors = torch.cat([pick.anchors for pick in picks])
     slot_labels, counts = block_labels(picks, size)
     ids = torch.full((drawn, size), mask)
     ids[:, 0] = torch.cat([pick.text.ids[pick.anchors] for pick in picks])
     return Pack(
-        features=torch.cat([part[: pick.seen] for pick, part in zip(picks, features, strict=True)]),
-        tokens=torch.cat([torch.arange(pick.seen) for pick in picks]),
+        features=torch.cat(
+            [
+                view.between(start, pick.seen)
+                for view, start, pick in zip(seen, starts, picks, strict=True)
+            ]
+        ),
+        tokens=torch.cat(
+            [torch.arange(start, pick.seen) for start, pick in zip(starts, picks, strict=True)]
+        ),
         context=tuple(context),
         blocks=tuple(blocks),
         anchors=anchors,
@@ -174,5 +195,4 @@ def make_pack(
         labels=slot_labels,
         counts=counts,
         before=torch.cat((ids[:, :1], slot_labels[:, :-1]), dim=1),
-        soft=soft,
     )

@@ -36,7 +36,12 @@ class PaddedAttention:
         self._real = (block_places < counts[1][:, None]).repeat_interleave(size, dim=1).flatten()
         self._real = self._real.nonzero()[:, 0]
         self._anchor = pack.anchors[block].repeat_interleave(size, dim=1)[..., None]
-        self._slot, self._places = slots.repeat(most)[:, None], places
+        self._slot = slots.repeat(most)[:, None]
+        # Behind a text's last token they go on, past all of its anchors.
+        first_position = torch.tensor(
+            [int(pack.tokens[row]) if row < end else 0 for row, end in pack.context], device=device
+        )
+        self._positions = (first_position[:, None] + places)[:, None]  # [texts, 1, longest]
         self._hidden: dict[Attention, Tensor] = {}
 
     def __call__(self, kind: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -81,12 +86,12 @@ class PaddedAttention:
     def _visible(self, kind: Attention) -> Tensor:
         """Return bool [texts, rows, context + size]: what each slot sees."""
         slots = torch.arange(self._size, device=self._slot.device)
-        far = self._places < self._anchor
+        far = self._positions < self._anchor
         near = torch.ones(len(self._slot), self._size, dtype=torch.bool, device=slots.device)
         if kind.causal:
             near &= slots <= self._slot
         if kind.window is not None:
-            far &= self._anchor + self._slot - self._places < kind.window
+            far &= self._anchor + self._slot - self._positions < kind.window
             near &= (self._slot - slots).abs() < kind.window
         return torch.cat((far, near.expand(len(far), -1, -1)), dim=-1)
 

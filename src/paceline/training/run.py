@@ -191,6 +191,7 @@ def prepare(
     _check_shape(config, shape)
     ids = _head_ids(config, shape, token_counts(data.train, found.shape.vocab_size), checkpoint)
     target = build_target(config, found, model, shape)
+    target.window = shape.window
     target.folder = folder = feature_folder(config, found, model, shape, workers)
     if folder is not None and show is not None:
         show(f"{folder.path} has features of {folder.found} texts")

@@ -9,18 +9,34 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The target's view of one text: `features` [tokens, layers * hidden] in its own dtype, and,
-    where they are learnt, its most likely next tokens behind each token, int32 [tokens, k], with
-    their probabilities, float16."""
+    """The target's view of one text from token `first` on: `features` [tokens, layers * hidden] in
+    its own dtype, and, where they are learnt, its most likely next tokens behind each token, int32
+    [tokens, k], with their probabilities, float16."""
 
     features: torch.Tensor
     likely: torch.Tensor | None = None
     probabilities: torch.Tensor | None = None
+    first: int = 0
 
     @property
     def bytes(self) -> int:
         parts = (self.features, self.likely, self.probabilities)
         return sum(part.nbytes for part in parts if part is not None)
+
+    def since(self, first: int) -> Seen:
+        """Return what was seen from token `first` on, without holding the memory of the rest."""
+        if first <= self.first:
+            return self
+
+        def cut(part: torch.Tensor | None) -> torch.Tensor | None:
+            return None if part is None else part[first - self.first :].clone()
+
+        features = self.features[first - self.first :].clone()
+        return Seen(features, cut(self.likely), cut(self.probabilities), first)
+
+    def between(self, start: int, end: int) -> torch.Tensor:
+        """Return the features of tokens `start` to `end`."""
+        return self.features[start - self.first : end - self.first]
 
     def after(self, start: Seen, tokens: int) -> Seen:
         """Return what was seen of a text that begins with the first `tokens` tokens of `start`, and
@@ -38,5 +54,6 @@ class Seen:
         [anchors, slots, k] each."""
         assert self.likely is not None and self.probabilities is not None
         # What the token at a place should be, the target says one place before.
-        before = (anchors[:, None] + torch.arange(slots)).clamp(max=len(self.likely) - 1)
+        before = anchors[:, None] - self.first + torch.arange(slots)
+        before = before.clamp(max=len(self.likely) - 1)
         return self.likely[before].long(), self.probabilities[before].float()

@@ -37,8 +37,6 @@ def drafter_json(config: TrainConfig, target: TargetShape, mask_token: int) -> d
         expected = f"at most {target.num_layers - 1}: the target's layers but the last"
         raise InvalidRequest("taps", taps, expected)
     second = config.generation == "dflash2"
-    sliding = config.window is not None
-    kind = "sliding_attention" if sliding else "full_attention"
     extra: dict[str, object] = {
         "mask_token_id": mask_token,
         "target_layer_ids": tapped_layers(target.num_layers, taps),
@@ -50,10 +48,7 @@ def drafter_json(config: TrainConfig, target: TargetShape, mask_token: int) -> d
         "dflash_config": extra,
         "num_target_layers": target.num_layers,
         "num_hidden_layers": layers,
-        "layer_types": [kind] * layers,
-        "use_sliding_window": sliding,
-        "sliding_window": config.window,
-        "max_window_layers": 0 if sliding else layers,
+        **_window_entries(config.window, layers),
         "hidden_size": target.hidden_size,
         "intermediate_size": target.intermediate_size,
         "num_attention_heads": target.num_heads,
@@ -63,6 +58,17 @@ def drafter_json(config: TrainConfig, target: TargetShape, mask_token: int) -> d
         "rope_theta": target.rope_theta,
         "max_position_embeddings": target.max_position_embeddings,
         "vocab_size": target.vocab_size,
+    }
+
+
+def _window_entries(window: int | None, layers: int) -> dict[str, object]:
+    """Return the entries of config.json that give every layer this window."""
+    sliding = window is not None
+    return {
+        "layer_types": ["sliding_attention" if sliding else "full_attention"] * layers,
+        "use_sliding_window": sliding,
+        "sliding_window": window,
+        "max_window_layers": 0 if sliding else layers,
     }
 
 
@@ -77,7 +83,7 @@ def tapped_layers(layers: int, count: int) -> list[int]:
 
 def reshaped(config: TrainConfig, checkpoint: DFlashCheckpoint) -> dict[str, object]:
     """Return the config.json of a drafter that training goes on from, with another block if the run
-    asks for it.
+    asks for it, and with a window where the drafter has none.
 
     Raises InvalidRequest for a setting that the weights decide already.
     """
@@ -85,11 +91,13 @@ def reshaped(config: TrainConfig, checkpoint: DFlashCheckpoint) -> dict[str, obj
     fixed = {
         "layers": shape.layers.num_layers,
         "taps": len(shape.target_layer_ids),
-        "window": shape.attention[0].window,
         "mask_token": shape.mask_token_id,
         "generation": "dflash" if shape.second is None else "dflash2",
         "selector_rank": shape.second and shape.second.selector_rank,
     }
+    sees_all = all(kind.window is None for kind in shape.attention)
+    if not sees_all:
+        fixed["window"] = shape.window
     for name, value in fixed.items():
         if getattr(config, name) not in (None, value):
             expected = f"{value}, as the drafter {checkpoint.path.name} has it, or no init"
@@ -100,6 +108,9 @@ def reshaped(config: TrainConfig, checkpoint: DFlashCheckpoint) -> dict[str, obj
     if config.block is not None:
         extra.pop("block_size", None)
         hf["block_size"] = config.block
+    if config.window is not None and sees_all:
+        hf |= _window_entries(config.window, shape.layers.num_layers)
+        hf["is_causal"] = shape.attention[0].causal  # else layers with a window would be causal
     return hf | {"dflash_config": extra}
 
 

@@ -27,7 +27,8 @@ class TrainingTarget:
 
     The first texts that are read are kept in memory until `budget` bytes are full; the others come
     from `folder`, where there is one that has them, or are read each time. `computed_tokens` counts
-    the tokens that were read, `computed_logits` those whose distribution was. `embedding` and
+    the tokens that were read, `computed_logits` those whose distribution was. With a `window` only
+    what blocks of so many tokens of context may see is kept in memory. `embedding` and
     `head`, [vocabulary, hidden], are the target's; features lie on `device`; `together` means that
     all processes must read a text at the same time.
     """
@@ -36,6 +37,7 @@ class TrainingTarget:
     head: torch.Tensor
     device: torch.device | str = "cpu"
     folder: FeatureFolder | None = None
+    window: int | None = None
     together = False
 
     def __init__(
@@ -49,7 +51,7 @@ class TrainingTarget:
 
     def prefer(self, texts: Sequence[Text]) -> None:
         """Keep these texts before any others."""
-        self._preferred = {text.number: len(text) for text in texts}
+        self._preferred = {text.number: len(text) - text.needed(self.window) for text in texts}
 
     def expect(self, texts: Sequence[Text]) -> None:
         """Begin to read from disk what is there of texts that are asked for soon."""
@@ -66,7 +68,8 @@ class TrainingTarget:
         """Read texts together, which costs less than one after the other; bits are the same."""
         if self.together:  # every process reads as many, a text that is named twice included
             self.computed_tokens += sum(map(len, texts))
-            return self._compute(texts)
+            views = zip(texts, self._compute(texts), strict=True)
+            return [seen.since(text.needed(self.window)) for text, seen in views]
         fresh = {text.number: text for text in texts if text.number not in self._kept}
         found = self._stored(fresh.values())
         missing = [text for number, text in fresh.items() if number not in found]
@@ -77,7 +80,8 @@ class TrainingTarget:
             if self.folder is not None:
                 self.folder.write(text, seen)
         for number, seen in found.items():
-            self._keep_within_budget(fresh[number], seen)
+            found[number] = seen.since(fresh[number].needed(self.window))
+            self._keep_within_budget(fresh[number], found[number])
         return [found.get(text.number) or self._kept[text.number] for text in texts]
 
     def _stored(self, texts: Iterable[Text]) -> dict[int, Seen]:
@@ -93,7 +97,7 @@ class TrainingTarget:
 
     def _keep_within_budget(self, text: Text, seen: Seen) -> None:
         waiting = self._preferred.pop(text.number, 0)
-        bytes_per_token = seen.bytes / len(text)
+        bytes_per_token = seen.bytes / len(seen.features)
         reserved = 0.0 if waiting else bytes_per_token * sum(self._preferred.values())
         if seen.bytes <= self._left - reserved:
             self._left -= seen.bytes
@@ -136,8 +140,8 @@ class TrainingTarget:
 class LocalTarget(TrainingTarget):
     """A target whose network is in this process. No other code may use the KV of the network.
 
-    Texts that are read together and begin alike, as those of an application do, have their start
-    computed once: a later text reads the blocks of KV of an earlier one.
+    Texts that begin alike, as those of an application do, have their start computed once: a later
+    text reads the blocks of KV of an earlier one, or of the last ones that were read before.
     `whole` reads texts side by side without that KV, as is best on CUDA (models.whole_sequences);
     their features stay on the network's device.
     """
@@ -153,6 +157,7 @@ class LocalTarget(TrainingTarget):
     ) -> None:
         super().__init__(shape, layers, budget, soft_tokens)
         self._network, self._room = network, 0
+        self._last: _Read | None = None
         self._whole: TorchNetwork | None = None
         if whole:
             if not isinstance(network, TorchNetwork):
@@ -165,16 +170,15 @@ class LocalTarget(TrainingTarget):
     def _compute(self, texts: Sequence[Text]) -> list[Seen]:
         if self._whole is not None:
             return self._compute_whole(self._whole, texts)
-        wanted = [self._wanted(text) for text in texts]
-        return [
-            seen
-            for group in _groups(texts, wanted)
-            for seen in self._compute_group(
-                [texts[index] for index in group.indices],
-                [wanted[index] for index in group.indices],
-                group.starts,
-            )
-        ]
+        seen: dict[int, Seen] = {}
+        marked = [_Marked(text.ids, self._wanted(text)) for text in texts]
+        # First a text whose start is in the KV still.
+        kept = [0 if self._last is None else _alike(self._last.marked, each) for each in marked]
+        order = sorted(range(len(texts)), key=lambda index: -kept[index])
+        for group in _groups(marked, order):
+            found = self._compute_group([marked[index] for index in group.indices], group.starts)
+            seen.update(zip(group.indices, found, strict=True))
+        return [seen[index] for index in range(len(texts))]
 
     def _compute_whole(self, network: TorchNetwork, texts: Sequence[Text]) -> list[Seen]:
         seen: dict[int, Seen] = {}
@@ -192,18 +196,20 @@ class LocalTarget(TrainingTarget):
                 seen[index] = self._seen(features, soft, wanted)
         return [seen[index] for index in range(len(texts))]
 
-    def _compute_group(
-        self, texts: Sequence[Text], wanted: Sequence[np.ndarray], starts: Sequence[SharedStart]
-    ) -> list[Seen]:
-        self.computed_tokens -= sum(start.tokens for start in starts)  # counted, and not computed
-        blocks = sum(start.own_blocks(len(t)) for t, start in zip(texts, starts, strict=True))
+    def _compute_group(self, texts: Sequence[_Marked], starts: Sequence[SharedStart]) -> list[Seen]:
+        blocks = sum(start.own_blocks(len(t.ids)) for t, start in zip(texts, starts, strict=True))
         if blocks > self._room:
             self._network.allocate_kv(blocks)
-            self._room = blocks
+            self._room, self._last = blocks, None
+        last, self._last = self._last, None
+        kept = 0 if last is None else _alike(last.marked, texts[0])
+        # Counted, and not computed.
+        self.computed_tokens -= kept + sum(start.tokens for start in starts)
         features: list[list[torch.Tensor]] = [[] for _ in texts]
         soft: list[list[tuple[torch.Tensor, torch.Tensor]]] = [[] for _ in texts]
-        ids = [text.ids.tolist() for text in texts]
-        for pieces, output in packed_outputs(self._network, ids, self._layers, wanted, starts):
+        ids, wanted = [text.ids.tolist() for text in texts], [text.wanted for text in texts]
+        packed = packed_outputs(self._network, ids, self._layers, wanted, starts, kept)
+        for pieces, output in packed:
             assert output.features is not None
             taken = 0
             for piece in pieces:
@@ -216,52 +222,81 @@ class LocalTarget(TrainingTarget):
                     soft[piece.sequence].append(likely_tokens(logits, self._soft))
         seen: list[Seen] = []
         for index, start in enumerate(starts):
-            marks = torch.from_numpy(wanted[index][start.tokens :])
-            rest = self._seen(torch.cat(features[index]), soft[index], marks)
-            seen.append(rest.after(seen[start.of], start.tokens) if start.tokens else rest)
+            begun = start.tokens if index else kept
+            marks = torch.from_numpy(wanted[index][begun:])
+            view = self._seen(torch.cat(features[index]), soft[index], marks)
+            if index == 0 and last is not None:
+                view = view.after(last.seen, kept)
+            elif start.tokens:
+                view = view.after(seen[start.of], start.tokens)
+            seen.append(view)
+        self._last = _Read(texts[0], seen[0])
         return seen
+
+
+@dataclass(frozen=True, slots=True)
+class _Marked:
+    """The tokens of a text, int64, and those behind which the distribution is `wanted`, bool."""
+
+    ids: torch.Tensor
+    wanted: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """The text whose KV lies in the network's first blocks, and what was seen of it."""
+
+    marked: _Marked
+    seen: Seen
 
 
 @dataclass(slots=True)
 class _Group:
     """Texts that are read together, by their places in a list, and what each shares with an earlier
-    one of them."""
+    one of them. `tokens` are theirs, what is shared once; `shared` is the longest start."""
 
     indices: list[int] = field(default_factory=list)
     starts: list[SharedStart] = field(default_factory=list)
     tokens: int = 0
+    shared: int = 0
 
 
-def _groups(texts: Sequence[Text], wanted: Sequence[np.ndarray]) -> Iterator[_Group]:
-    """Split texts so that the KV of a group stays small: GROUP_TOKENS, or one longer text."""
+def _groups(texts: Sequence[_Marked], order: Sequence[int]) -> Iterator[_Group]:
+    """Split texts, in this order, so that the KV of a group stays small: GROUP_TOKENS behind the
+    longest start that texts share, or one longer text."""
     group = _Group()
-    for index, text in enumerate(texts):
-        start = _shared_start(texts, wanted, group.indices, index)
-        if group.indices and group.tokens + len(text) - start.tokens > GROUP_TOKENS:
+    for index in order:
+        start = _shared_start(texts, group.indices, index)
+        own, shared = len(texts[index].ids) - start.tokens, max(group.shared, start.tokens)
+        if group.indices and group.tokens + own - shared > GROUP_TOKENS:
             yield group
             group, start = _Group(), SharedStart()
+            own, shared = len(texts[index].ids), 0
         group.indices.append(index)
         group.starts.append(start)
-        group.tokens += len(text) - start.tokens
+        group.tokens, group.shared = group.tokens + own, shared
     if group.indices:
         yield group
 
 
-def _shared_start(
-    texts: Sequence[Text], wanted: Sequence[np.ndarray], earlier: Sequence[int], index: int
-) -> SharedStart:
-    """Return the longest start of a text, in whole blocks, with which an earlier one begins too,
-    the same tokens wanted. At least one token of the text is its own."""
+def _shared_start(texts: Sequence[_Marked], earlier: Sequence[int], index: int) -> SharedStart:
+    """Return the longest start of a text that an earlier one of its group has as well."""
     longest = SharedStart()
     for place, other in enumerate(earlier):
-        most = min(len(texts[other]), len(texts[index]) - 1)
-        alike = (texts[other].ids[:most] == texts[index].ids[:most]).numpy()
-        alike &= wanted[other][:most] == wanted[index][:most]
-        same = int(alike.argmin()) if not alike.all() else most
-        tokens = same // BLOCK_SIZE * BLOCK_SIZE
+        tokens = _alike(texts[other], texts[index])
         if tokens > longest.tokens:
             longest = SharedStart(place, tokens)
     return longest
+
+
+def _alike(earlier: _Marked, text: _Marked) -> int:
+    """Return the tokens, in whole blocks, with which both begin, the same ones wanted. At least one
+    token of `text` is its own."""
+    most = min(len(earlier.ids), len(text.ids) - 1)
+    alike = (earlier.ids[:most] == text.ids[:most]).numpy()
+    alike &= earlier.wanted[:most] == text.wanted[:most]
+    same = most if alike.all() else int(alike.argmin())
+    return same // BLOCK_SIZE * BLOCK_SIZE
 
 
 def likely_tokens(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:

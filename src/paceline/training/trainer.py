@@ -252,7 +252,7 @@ class Trainer:
         self._costs.operations["target"] += target.operations(tokens, logits)
         with self._costs.phase("data"):
             mask = self.form.config.mask_token_id
-            pack = make_pack(picks, [view.features for view in seen], size, mask)
+            pack = make_pack(picks, seen, size, mask, target.window)
             if config.soft:
                 pack = self._soften(pack, picks, seen)
             return pack.to(self.workers.device)
@@ -289,9 +289,10 @@ class Trainer:
         if self.target.together:
             for _ in range(-(-len(texts) // self.workers.count) - len(own_texts)):
                 self.target.read(texts[0])  # for those that have one text more
-        mask, read = self.form.config.mask_token_id, self.target.features
-        limits = config.micro, config.micro_tokens
-        for pack in packs_of(own_texts, config.eval_anchors, read, self._size, mask, *limits):
+        mask, target = self.form.config.mask_token_id, self.target
+        limits = target.window, config.micro, config.micro_tokens
+        anchors, size = config.eval_anchors, self._size
+        for pack in packs_of(own_texts, anchors, target.read_all, size, mask, *limits):
             yield pack.to(self.workers.device)
 
     def _scores(self, packs: dict[str, list[Pack]]) -> dict[str, Score]:

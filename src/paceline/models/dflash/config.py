@@ -52,6 +52,13 @@ class DFlashConfig:
         return len(self.target_layer_ids) * self.layers.hidden_size
 
     @property
+    def window(self) -> int | None:
+        """The most tokens of context that any layer sees; None where one sees all."""
+        windows = [kind.window for kind in self.attention]
+        known = [window for window in windows if window is not None]
+        return max(known) if len(known) == len(windows) else None
+
+    @property
     def generation(self) -> str:
         return "DFlash" if self.second is None else "DFlash 2"
 
