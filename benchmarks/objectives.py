@@ -1,7 +1,7 @@
 """Objectives of training beside each other: equal time for each, then acceptance length.
 
     python benchmarks/objectives.py MODEL SET … [--minutes 20] [--device cpu] [--init DRAFTER]
-        [--at-once] [--only NAME …] [-- OPTION OF `paceline train` …]
+        [--at-once] [--only NAME …] [--round-costs 1.3,1.4,…] [-- OPTION OF `paceline train` …]
 
 Each SET is a folder of `paceline synth` of one temperature, the last one of T = 1. Each arm trains
 a drafter on all of them for the same time: from random weights, or going on from DRAFTER. With
@@ -10,7 +10,10 @@ a drafter on all of them for the same time: from random weights, or going on fro
 Every drafter then drafts along the held-out texts of each set. Its likeliest tokens count where
 they are the text's, round after round as in serving. On the last set there is besides an estimate
 of what speculative sampling would accept: 1 + the sum of the products of sum(min(p, q)) along the
-text, over all anchors. Intervals are of the ratio to the first arm, by resampling texts.
+text, over all anchors; and, with the times of rounds that draft 1, 2, … tokens, which `paceline
+drafter costs` prints, of the speedup that this brings where every draft has its best length.
+Without --round-costs the arm of expected_speedup is left out. Intervals are of the ratio to the
+first arm, by resampling texts.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from paceline.models.dflash.module import draft_logits
 from paceline.training.config import TrainConfig
 from paceline.training.data import read_texts
 from paceline.training.evaluation import walk
-from paceline.training.losses import Soft, acceptance
+from paceline.training.losses import Soft, acceptance, paying
 from paceline.training.packs import Pick, Text, make_pack, window_of
 from paceline.training.run import prepare
 from paceline.training.trainer import Trainer
@@ -48,12 +51,14 @@ NEW = {
     "kl": ("--mix", "kl=1"),
     "lk_hybrid": ("--mix", "lk_hybrid=1"),
     "expected_al and 0.1 kl": ("--mix", "expected_al=1,kl=0.1"),
+    "expected_speedup and 0.1 kl": ("--mix", "expected_speedup=1,kl=0.1"),
     "expected_matches and 0.1 ce": ("--mix", "expected_matches=1,ce=0.1"),
 }
 GOING_ON = {
     "ce": (),
     "kl": ("--mix", "kl=1"),
     "expected_al": ("--mix", "expected_al=1"),
+    "expected_speedup": ("--mix", "expected_speedup=1"),
     "expected_matches": ("--mix", "expected_matches=1"),
     "on_policy": ("--mix", "on_policy=1"),
 }
@@ -65,12 +70,15 @@ NONE_BETTER = "no evaluation was better"  # than the drafter that a run went on 
 class Found:
     """Counts of a drafter on the held-out texts of a set, one of each text: the `tokens` of
     `rounds` that draft its likeliest tokens, and the sum of the lengths that `sampled` drafts at so
-    many `anchors` would have."""
+    many `anchors` would have; the tokens that drafts of the best lengths would bring, `paid`, and
+    the time of their rounds, `cost`."""
 
     tokens: list[float] = field(default_factory=list)
     rounds: list[float] = field(default_factory=list)
     sampled: list[float] = field(default_factory=list)
     anchors: list[float] = field(default_factory=list)
+    paid: list[float] = field(default_factory=list)
+    cost: list[float] = field(default_factory=list)
 
     @property
     def likeliest_pairs(self) -> Pairs:
@@ -79,6 +87,10 @@ class Found:
     @property
     def sampled_pairs(self) -> Pairs:
         return np.stack([self.sampled, self.anchors], axis=1)
+
+    @property
+    def speed_pairs(self) -> Pairs:
+        return np.stack([self.paid, self.cost], axis=1)
 
 
 def train_arms(args: argparse.Namespace, folder: Path, arms: dict[str, Sequence[str]]) -> None:
@@ -125,29 +137,36 @@ def judge(
     for name, group in texts.items():
         results[name] = found = Found()
         for start in range(0, len(group), 16):
-            _add(found, trainer, group[start : start + 16])
+            _add(found, trainer, group[start : start + 16], args.round_costs)
     trainer.target.close()
     return results
 
 
-def _add(found: Found, trainer: Trainer, texts: Sequence[Text]) -> None:
+def _add(
+    found: Found, trainer: Trainer, texts: Sequence[Text], round_costs: Sequence[float]
+) -> None:
     form, target = trainer.form, trainer.target
     size, mask = form.config.block_size, form.config.mask_token_id
     picks = [Pick(text, window_of(text, ANCHORS, size)) for text in texts]
     seen = target.read_all(texts)
-    pack = make_pack(picks, [view.features for view in seen], size, mask).to(trainer.workers.device)
+    pack = make_pack(picks, seen, size, mask, target.window).to(trainer.workers.device)
     parts = [view.behind(pick.anchors, size - 1) for pick, view in zip(picks, seen, strict=True)]
     likely, shares = (torch.cat(part).to(pack.labels.device) for part in zip(*parts, strict=True))
     soft = Soft(form.head.row_of[likely], shares)
     accepted = form.right(pack).cumprod(1).sum(1).cpu()
     chances = _chances(trainer, form.hidden(pack), soft) * pack.counts
-    lengths = (1 + chances.cumprod(1).sum(1)).cpu()
+    reach = chances.cumprod(1).cpu()
+    lengths = 1 + reach.sum(1)
+    drafted = paying(reach, round_costs) if round_costs else torch.zeros_like(reach).bool()
+    cost = torch.tensor([1.0, *round_costs])[drafted.sum(1)]
     for first, last in pack.blocks:
         visited = walk(accepted[first:last])
         found.rounds.append(len(visited))
         found.tokens.append(float((1 + accepted[first:last][visited]).sum()))
         found.sampled.append(float(lengths[first:last].sum()))
         found.anchors.append(last - first)
+        found.paid.append(float(last - first + (reach * drafted)[first:last].sum()))
+        found.cost.append(float(cost[first:last].sum()))
 
 
 def _chances(trainer: Trainer, hidden: torch.Tensor, soft: Soft) -> torch.Tensor:
@@ -180,12 +199,19 @@ def main() -> None:
     parser.add_argument("--at-once", action="store_true", help="train all arms side by side")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="arms; default: all")
     parser.add_argument("--out", type=Path, help="keep the runs in this folder")
+    parser.add_argument("--round-costs", type=_numbers, default=(), help="as `paceline train`'s")
     argv, options = sys.argv[1:], []
     if "--" in argv:
         argv, options = argv[: argv.index("--")], argv[argv.index("--") + 1 :]
     args = parser.parse_args(argv)
     args.options = options
     arms: dict[str, Sequence[str]] = dict(GOING_ON if args.init else NEW)
+    for name in [name for name in arms if name.startswith("expected_speedup")]:
+        costs = ",".join(map(str, args.round_costs))
+        if costs:
+            arms[name] = (*arms[name], "--round-costs", costs)
+        else:
+            del arms[name]
     if args.only:
         arms = {name: arms[name] for name in args.only}
     with tempfile.TemporaryDirectory() as scratch:
@@ -202,6 +228,10 @@ def main() -> None:
             results[name] = judge(args, drafter, texts)
         steps = {name: last_step(folder / str(number)) for number, name in enumerate(arms)}
     show(args, texts, results, steps)
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(map(float, text.split(",")))
 
 
 def last_step(run: Path) -> tuple[int, float]:
@@ -226,12 +256,16 @@ def show(
             cells.append(compared(own.likeliest_pairs, first.likeliest_pairs))
         own, first = found[last], base[last]
         cells.append(compared(own.sampled_pairs, first.sampled_pairs))
+        if args.round_costs:
+            cells.append(compared(own.speed_pairs, first.speed_pairs))
         rows.append(cells)
     start = f"from {args.init}" if args.init else "from random weights"
     counts = ", ".join(f"{len(group)} of {name}" for name, group in texts.items())
     device = torch.cuda.get_device_name() if args.device == "cuda" else machine()
     header = ["objective", "steps", "slots/s", *(f"AL, {name} (÷ the first)" for name in texts)]
     header.append(f"AL of sampled drafts, {last} (÷ the first)")
+    if args.round_costs:
+        header.append(f"their speedup, {last} (÷ the first)")
     table(f"{args.minutes:g} minutes {start}; held-out texts: {counts} ({device})", header, rows)
 
 

@@ -187,8 +187,8 @@ def test_help_is_quick_because_it_imports_no_torch() -> None:
         (["predict"], ["paceline predict: error: the following arguments are required: model, "
                                    "--hardware, --drafter", "Try: paceline predict --help"]),
         (["drafter", "doctr"], ["paceline drafter: error: argument JOB: got 'doctr'; did you mean "
-                                "doctor? Expected one of find, inspect, doctor, convert, watch, "
-                                "push",
+                                "doctor? Expected one of find, inspect, doctor, convert, costs, "
+                                "watch, push",
                                 "Try: paceline drafter --help"]),
     ],
 )  # fmt: skip

@@ -62,6 +62,15 @@ def test_the_schema_tells_the_bounds() -> None:
             "mix: got 'on_policy'; expected init beside it: a drafter to go on from",
         ),
         ({"mix": {"expected_matches": 1.0}, "soft_tokens": 8}, "soft_tokens: got 8; expected an"),
+        (
+            {"mix": {"expected_speedup": 1.0}},
+            "round_costs: got null; expected what `paceline drafter costs` prints",
+        ),
+        ({"round_costs": (1.2,)}, "round_costs: got .*; expected expected_speedup in mix"),
+        (
+            {"mix": {"expected_speedup": 1.0}, "round_costs": [1.2, 0.0]},
+            r"round_costs\[1\]: got 0\.0; expected a number from 0\.001",
+        ),
         ({"sets": ()}, "sets: got .*; expected at least one folder"),
         ({"texts": 4.0}, r"texts: got 4\.0"),
         ({"shard_target": "yes"}, "shard_target: got 'yes'"),

@@ -30,6 +30,11 @@ from tests.training.runs import config, drafter_of, learn_by_heart, lengths, los
         pytest.param({"generation": "dflash2"}, marks=pytest.mark.slow),
         {"generation": "dflash2", "labels": "target", "mix": {"ce": 0.5, "kl": 0.5}},
         {"labels": "target", "mix": {"expected_matches": 1.0, "expected_al": 0.5, "kl": 0.1}},
+        {
+            "labels": "target",
+            "mix": {"expected_speedup": 1.0, "kl": 0.5},
+            "round_costs": (1.1, 1.12, 1.14, 1.16, 1.18),
+        },
         {"optimizer": "muon"},
     ],
     ids=str,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -18,12 +19,14 @@ from paceline.training.losses import (
     block_loss,
     head_loss,
     on_policy_loss,
+    paying,
     position_weights,
     soft_loss,
 )
 from tests.models.dflash.tiny import config_json
 from tests.training.twins import slow_expected, slow_objective, slow_weights
 
+COSTS = (1.04, 1.08, 1.1, 1.4, 1.42)  # of rounds that draft so many tokens
 SLOTWISE = ("ce", "kl", "tv", "nla", "lk_hybrid")
 BLOCKS, SLOTS, HIDDEN, VOCABULARY, ROWS = 5, 5, 16, 40, 30
 CONFIG = read_dflash_config(config_json())
@@ -54,10 +57,11 @@ class Case:
         return head_loss(hidden, self.head, self.labels, self.counts, soft, objective).loss
 
     def slow(self, objective: Objective) -> float:
-        total = sum(
+        total = objective.mix.get("expected_speedup", 0.0) * -self._accepted_at_best_speed()
+        total += sum(
             share * slow_expected([self._chance(block, slot, name) for slot in range(SLOTS)])
             for name, share in objective.mix.items()
-            if name not in SLOTWISE
+            if name not in (*SLOTWISE, "expected_speedup")
             for block in range(BLOCKS)
         )
         for block in range(BLOCKS):
@@ -72,6 +76,21 @@ class Case:
                 if self.counts[block, slot]:
                     total += weights[slot] * self._slot(block, slot, objective)
         return total
+
+    def _accepted_at_best_speed(self) -> float:
+        """Of all ways to give each block a length, the accepted tokens of the fastest."""
+        accepted = [
+            [-slow_expected(chances[:length]) for length in range(SLOTS + 1)]
+            for block in range(BLOCKS)
+            for chances in [[self._chance(block, slot, "") for slot in range(SLOTS)]]
+        ]
+        fastest = (0.0, 0.0)
+        for lengths in itertools.product(range(SLOTS + 1), repeat=BLOCKS):
+            tokens = sum(of[length] for of, length in zip(accepted, lengths, strict=True))
+            cost = sum((1.0, *COSTS)[length] for length in lengths)
+            fastest = max(fastest, ((BLOCKS + tokens) / cost, tokens))
+        assert 0 < fastest[1] < sum(of[-1] for of in accepted) - 0.01  # not all, and not nothing
+        return fastest[1]
 
     def _q(self, block: int, slot: int) -> torch.Tensor:
         return (self.head.weight @ self.hidden[block, slot]).softmax(-1)
@@ -106,7 +125,7 @@ class Case:
 @pytest.mark.parametrize("weights", ["dpace", "exponential", "uniform"])
 @pytest.mark.parametrize("name", [name for name in OBJECTIVES if name != "on_policy"])
 def test_a_loss_is_the_sum_of_the_slow_twins(name, weights):
-    case, objective = Case(), Objective({name: 0.7}, weights)
+    case, objective = Case(), Objective({name: 0.7}, weights, round_costs=COSTS)
     assert float(case.fast(case.hidden, objective)) == pytest.approx(case.slow(objective), rel=1e-5)
 
 
@@ -125,7 +144,7 @@ def test_a_mix_adds_its_parts():
 )
 def test_the_gradient_that_is_handed_on_is_the_slow_twins(name):
     """By finite differences, in weights that do not move with the loss."""
-    case, objective = Case(2), Objective({name: 1.0}, "exponential")
+    case, objective = Case(2), Objective({name: 1.0}, "exponential", round_costs=COSTS)
     hidden = case.hidden.clone().requires_grad_()
     (3 * case.fast(hidden, objective)).backward()
     assert hidden.grad is not None
@@ -192,6 +211,19 @@ def test_a_token_that_the_head_lacks_is_never_right():
     out = head_loss(case.hidden, case.head, case.labels, case.counts, None, Objective({"ce": 1.0}))
     assert (case.labels < 0).any()
     assert not out.right[case.labels < 0].any()
+
+
+def test_slots_that_cost_more_than_they_bring_are_not_paid_for():
+    reach = torch.tensor([[0.9, 0.8, 0.7], [0.3, 0.1, 0.0], [0.0, 0.0, 0.0]])
+    for costs, lengths in (
+        ((1.0, 1.0, 1.0), [3, 3, 3]),  # drafts for nothing: the longest
+        ((1.2, 1.2, 1.2), [3, 3, 0]),  # once drafted, the rest is free
+        ((1.1, 1.8, 3.0), [1, 1, 0]),
+        ((2.5, 3.5, 4.5), [0, 0, 0]),  # nothing pays
+    ):
+        assert paying(reach, costs).sum(1).tolist() == lengths, costs
+    # A short block of the run's start has fewer slots than there are costs.
+    assert paying(reach[:, :2], (1.0, 1.0, 1.0)).tolist() == [[True, True]] * 3
 
 
 def test_on_policy_climbs_where_more_drafts_match():

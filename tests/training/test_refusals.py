@@ -93,6 +93,10 @@ def test_a_disk_without_room_is_refused_before_the_first_step(
             {"mix": {"expected_matches": 1.0}, "weights": "uniform"},
             "weights: got 'uniform'; expected an objective of single slots in mix, such as ce",
         ),
+        (
+            {"mix": {"expected_speedup": 1.0, "kl": 0.1}, "round_costs": (1.2, 1.3)},
+            r"round_costs: got \[1.2, 1.3\]; expected 5 numbers, one for each drafted token",
+        ),
         ({"selector_rank": 8}, "selector_rank: got 8; expected generation dflash2"),
         ({"generation": "dflash2", "head_tokens": 8}, "head_tokens: got 8; expected at least 16"),
     ],

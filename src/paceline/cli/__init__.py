@@ -22,6 +22,7 @@ from paceline.cli.corpus import CorpusBuildCommand, CorpusMergeCommand, CorpusSh
 from paceline.cli.distil import DistilCommand
 from paceline.cli.doctor import ServedDoctorCommand
 from paceline.cli.drafter import ConvertCommand, DoctorCommand, InspectCommand
+from paceline.cli.drafter_costs import CostsCommand
 from paceline.cli.drafter_find import FindCommand
 from paceline.cli.drafter_push import PushCommand
 from paceline.cli.drafters import (
@@ -111,13 +112,14 @@ JOBS: dict[str, tuple[str, dict[str, type[Command]]]] = {
     ),
     "drafter": (
         "find the drafters for a model; inspect, check (doctor) or convert a DFlash drafter: a "
-        "folder or hub id, in z-lab's or speculators' format; watch a run that trains one, and "
-        "push it to the hub",
+        "folder or hub id, in z-lab's or speculators' format; print what its drafts cost; watch a "
+        "run that trains one, and push it to the hub",
         {
             "find": FindCommand,
             "inspect": InspectCommand,
             "doctor": DoctorCommand,
             "convert": ConvertCommand,
+            "costs": CostsCommand,
             "watch": WatchCommand,
             "push": PushCommand,
         },

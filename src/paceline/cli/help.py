@@ -96,6 +96,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "drafter inspect": ("paceline drafter inspect runs/mine/drafter",),
     "drafter doctor": ("paceline drafter doctor smollm2-135m runs/mine/drafter",),
     "drafter convert": ("paceline drafter convert ./speculators-checkpoint ./z-lab-checkpoint",),
+    "drafter costs": ("paceline drafter costs smollm2-135m runs/mine/drafter",),
     "drafter watch": ("paceline drafter watch runs/mine",),
     "drafter push": ("paceline drafter push runs/mine/drafter org/my-model-drafter --private",),
     "drafters list": ("paceline drafters list",),

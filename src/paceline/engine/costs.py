@@ -167,6 +167,16 @@ class Costs:
     def of(self, drafter: str | None) -> DraftCost:
         return self.drafters.setdefault(drafter or "", DraftCost())
 
+    def rounds(self, drafter: str, longest: int) -> list[float]:
+        """Return the time of one request's round that drafts 1 to `longest` tokens, in steps
+        without drafts."""
+        price, plain = self.of(drafter), self.step(1)
+        other = price.observe_seconds(1)
+        return [
+            (self.step(1 + count) + price.draft_seconds([count]) + other) / plain
+            for count in range(1, longest + 1)
+        ]
+
     def rescale(self, pace: float) -> None:
         self.step.rescale(pace)
         for cost in self.drafters.values():

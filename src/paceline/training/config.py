@@ -15,10 +15,11 @@ from paceline.core.documents import checked
 from paceline.core.errors import together
 from paceline.core.field_types import Between, Expected, as_tuple
 
-SOFT = ("kl", "tv", "nla", "lk_hybrid", "expected_al")  # learn from the target's distribution
+# These learn from the target's distribution.
+SOFT = ("kl", "tv", "nla", "lk_hybrid", "expected_al", "expected_speedup")
 OBJECTIVES = ("ce", *SOFT, "expected_matches", "on_policy")
 # Of whole blocks; the others look at one slot at a time.
-OF_BLOCKS = {"expected_al", "expected_matches", "on_policy"}
+OF_BLOCKS = {"expected_al", "expected_speedup", "expected_matches", "on_policy"}
 MAX_LAYERS, MAX_BLOCK = 8, 64
 # Of a run that names none; a setting that is None has no effect without others.
 DEFAULTS: dict[str, float] = {
@@ -49,6 +50,7 @@ Sets = Annotated[
     Expected("at least one folder that `paceline synth` wrote", bool),
     BeforeValidator(as_tuple),
 ]
+RoundCosts = Annotated[tuple[Annotated[float, Between(1e-3, 1e3)], ...], BeforeValidator(as_tuple)]
 Tracker = Literal["tensorboard", "wandb", "trackio", "mlflow"]
 
 
@@ -128,6 +130,11 @@ class TrainConfig:
     mix: dict[str, Annotated[float, Between(1e-9, 1e6)]] = about(
         f"objectives and shares, like ce=0.1,tv=0.9: {', '.join(OBJECTIVES)}", lambda: {"ce": 1.0}
     )
+    round_costs: RoundCosts | None = about(
+        "for expected_speedup: the time of a round that drafts 1, 2, … tokens, in steps without "
+        "drafts, as `paceline drafter costs` prints it",
+        None,
+    )
     labels: Literal["text", "target"] = about(
         "what is learnt: the text, or the target's most likely tokens along it", "text"
     )
@@ -199,6 +206,9 @@ class TrainConfig:
                 yield InvalidRequest("mix", name, f"objectives among {', '.join(OBJECTIVES)}")
         if "on_policy" in self.mix and self.init is None:
             yield InvalidRequest("mix", "on_policy", "init beside it: a drafter to go on from")
+        if "expected_speedup" in self.mix and not self.round_costs:
+            expected = "what `paceline drafter costs` prints, for expected_speedup"
+            yield InvalidRequest("round_costs", None, expected)
         if [self.steps, self.epochs, self.hours].count(None) != 2:
             yield InvalidRequest("steps", self.steps, "either steps, epochs or hours")
         if self.shard_target and self.target_engine in ("paceline", "vllm"):
@@ -212,6 +222,7 @@ class TrainConfig:
         for name, effective, needed in (
             ("matrix_lr", self.optimizer == "muon", "optimizer muon beside it"),
             ("soft_tokens", self.soft, "an objective or labels of the target's beside it"),
+            ("round_costs", "expected_speedup" in self.mix, "expected_speedup in mix beside it"),
             ("short_share", self.short_block is not None, "short_block beside it"),
             ("features_gb", not self.shard_target, "no shard_target beside it, which keeps none"),
             ("features_folder", not self.shard_target, "no shard_target beside it, as features_gb"),

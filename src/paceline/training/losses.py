@@ -12,7 +12,7 @@ advantages within a group arXiv 2402.03300.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -25,6 +25,7 @@ SMOOTHING = 0.5  # D-PACE's alpha
 DECAYS = {16: 7.0, 10: 5.0, 8: 4.0}  # DFlash's gamma by block size
 LK_DECAY = 3.0  # eta of LK's hybrid
 SAMPLES = 16  # blocks that on_policy samples at each anchor
+PRICINGS = 8  # most rounds of finding the speedup that decides which slots pay
 TO_START = 0.02  # share of the divergence from the drafter that on_policy began with
 # Of one chunk's float32 logits: what stays in the caches of a CPU, and what keeps a GPU busy.
 CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 1 << 30}
@@ -67,12 +68,14 @@ def position_weights(
 @dataclass(frozen=True, slots=True)
 class Objective:
     """The objective of training: `mix` maps objectives (config.OBJECTIVES) to their shares,
-    `weights` names the position weights of those that look at one slot at a time, and `selector` is
-    the share of the loss of DFlash 2's selector."""
+    `weights` names the position weights of those that look at one slot at a time, `selector` is
+    the share of the loss of DFlash 2's selector, and `round_costs` are the times of rounds that
+    draft 1, 2, … tokens, in steps without drafts, for expected_speedup."""
 
     mix: Mapping[str, float]
     weights: str = "dpace"
     selector: float = 1.0
+    round_costs: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,10 @@ def block_loss(
         elif name == "expected_al":
             assert soft is not None
             slots = -(acceptance(log_q, soft) * counts).cumprod(1)
+        elif name == "expected_speedup":
+            assert soft is not None
+            reach = (acceptance(log_q, soft) * counts).cumprod(1)
+            slots = -reach * paying(reach.detach(), objective.round_costs)
         else:
             assert soft is not None
             slots = soft_loss(name, log_q, soft) * counts * position
@@ -134,6 +141,30 @@ def acceptance(log_q: torch.Tensor, soft: Soft) -> torch.Tensor:
     in_head = soft.rows >= 0
     q = torch.where(in_head, log_q.gather(-1, soft.rows.clamp(min=0)).exp(), 0)
     return torch.minimum(soft.probabilities * in_head, q).sum(-1)
+
+
+def paying(reach: torch.Tensor, round_costs: Sequence[float]) -> torch.Tensor:
+    """Return the slots that are worth drafting, bool [blocks, slots], of blocks whose drafts are
+    accepted up to each slot with the chances `reach` [blocks, slots].
+
+    Each block is drafted so far that the speedup of all together, (blocks + accepted tokens) ÷ the
+    sum of round_costs, is largest. Dinkelbach (1967): with a guess of the speedup every block has a
+    best length of its own, the longest of equal ones, by accepted tokens - speedup * cost; what
+    these lengths bring is the next guess. The gradient of the speedup is that of the tokens of
+    these slots, for the best lengths change nothing in first order.
+    """
+    costs = reach.new_tensor([1.0, *round_costs[: reach.shape[1]]])
+    tokens = torch.nn.functional.pad(reach.cumsum(1), (1, 0))
+    speedup = reach.new_ones(())
+    for _ in range(PRICINGS):
+        value = tokens - speedup * costs
+        best = value.shape[1] - 1 - value.flip(1).argmax(1)
+        accepted = tokens.gather(1, best[:, None]).sum()
+        found = (len(reach) + accepted) / costs[best].sum()
+        if found <= speedup:
+            break
+        speedup = found
+    return torch.arange(reach.shape[1], device=reach.device) < best[:, None]
 
 
 def on_policy_loss(

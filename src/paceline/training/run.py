@@ -201,7 +201,9 @@ def prepare(
         drafter,
         target.embedding.to(workers.device),
         Head.of(shape, target.head[ids].to(workers.device, computed), ids),
-        Objective(config.mix, config.weights, config.value("selector_share")),
+        Objective(
+            config.mix, config.weights, config.value("selector_share"), config.round_costs or ()
+        ),
         mask_embedding=None if checkpoint is None else checkpoint.mask_embedding,
         autocast=computed is torch.bfloat16,
         start=deepcopy(drafter) if "on_policy" in config.mix else None,
@@ -274,6 +276,10 @@ def _check_shape(config: TrainConfig, shape: DFlashConfig) -> None:
     short = config.short_block
     if short is not None and short >= shape.block_size:
         raise InvalidRequest("short_block", short, f"less than the block's {shape.block_size}")
+    slots = shape.block_size - 1
+    if config.round_costs and len(config.round_costs) != slots:
+        given, expected = list(config.round_costs), f"{slots} numbers, one for each drafted token"
+        raise InvalidRequest("round_costs", given, expected)
     if config.weights != "dpace" and config.mix.keys() <= OF_BLOCKS and shape.second is None:
         expected = "an objective of single slots in mix, such as ce, or generation dflash2"
         raise InvalidRequest("weights", config.weights, expected)
