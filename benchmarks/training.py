@@ -33,6 +33,7 @@ LEVERS: dict[str, list[dict[str, Any]]] = {
     "optimizer": [{"optimizer": "adamw"}],
     "objective": [{"mix": {"kl": 1.0}}, {"mix": {"lk_hybrid": 1.0}}],
     "generation": [{"generation": "dflash2"}],
+    "compile": [{"compile": True}],
 }
 # The recipe of the shipped drafter, on texts that the target has to read.
 SHIPPED: dict[str, Any] = {

@@ -33,6 +33,7 @@ class PackedAttention:
                 self._groups.append(_Group(row, first_token, blocks, pack.anchors[blocks]))
         self._bias: dict[Attention, list[torch.Tensor]] = {}
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(
         self, kind: Attention, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
     ) -> torch.Tensor:

@@ -176,6 +176,7 @@ class TrainConfig:
         "bfloat16",
     )
     device: Literal["cpu", "cuda"] = about("device to compute on", "cpu")
+    compile: bool = about("compile the drafter's layers with torch.compile", False)
     seed: Annotated[int, Between(0, (1 << 63) - 1)] = about("decides weights, order and anchors", 0)
     eval_every: Count = about("steps between evaluations", 200)
     eval_texts: Count = about("texts of each set that are evaluated", 64)

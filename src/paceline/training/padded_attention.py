@@ -44,6 +44,7 @@ class PaddedAttention:
         self._positions = (first_position[:, None] + places)[:, None]  # [texts, 1, longest]
         self._hidden: dict[Attention, Tensor] = {}
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, kind: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if kind not in self._hidden:
             self._hidden[kind] = ~self._visible(kind)[:, None, None]

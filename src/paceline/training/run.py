@@ -208,6 +208,9 @@ def prepare(
         autocast=computed is torch.bfloat16,
         start=deepcopy(drafter) if "on_policy" in config.mix else None,
     )
+    if config.compile:
+        for layer in drafter.layers:
+            layer.compile(dynamic=True)
     longest = max(len(text) for text in data.train)
     cut = None if len(ids) == len(target.head) else ids
     before = None if begun is None else export.history(begun)
