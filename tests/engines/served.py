@@ -13,11 +13,11 @@ import torch
 from paceline.engine.async_engine import AsyncEngine
 from paceline.engine.build import build_engine
 from paceline.engine.config import EngineConfig
-from paceline.training.run import WITHOUT_BFLOAT16
 from tests.engine.tiny import save_tiny
 from tests.models.dflash.trained import train_tiny
 from tests.server.conftest import listening
 
+WITHOUT_BFLOAT16 = ("DEFAULT", "AVX2")  # what torch calls CPUs without its instructions
 CAPABILITY = torch.backends.cpu.get_cpu_capability()
 # What vLLM computes in: without instructions for bfloat16 it takes minutes for a few answers.
 VLLM_DTYPE = "float32" if CAPABILITY in WITHOUT_BFLOAT16 else "bfloat16"

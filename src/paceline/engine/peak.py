@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, partial
 
 import torch
+from pydantic import PositiveFloat
 
+from paceline.engine.kept import Kept
+from paceline.engine.machine import cpu_name, usable_cores
 from paceline.kernels import build
 from paceline.models.native_network import read_bytes
 
@@ -35,6 +39,34 @@ def matmul_peak(dtype: torch.dtype, device: str, seconds: float = 0.3) -> float:
         if rows < LARGEST and GROWTH**3 * took < left:
             rows *= GROWTH
             product = _product(rows, dtype, device)
+
+
+@cache
+def peak_of(dtype: torch.dtype, device: str) -> float:
+    """Return matmul_peak, measured once in this process."""
+    return matmul_peak(dtype, device)
+
+
+@dataclass(frozen=True, slots=True)
+class ProductSpeeds:
+    """Operations per second of torch's products on a CPU."""
+
+    bfloat16: PositiveFloat
+    float32: PositiveFloat
+
+    @property
+    def faster(self) -> torch.dtype:
+        return torch.bfloat16 if self.bfloat16 >= self.float32 else torch.float32
+
+
+def product_speeds() -> ProductSpeeds:
+    """Return those of this CPU and this number of threads: measured once, and kept, so that what is
+    decided by them stays."""
+    machine = {"cpu": cpu_name(), "cores": usable_cores(), "threads": torch.get_num_threads()}
+    kept = Kept("products", {**machine, "torch": torch.__version__}, ProductSpeeds)
+    return kept.read() or kept.write(
+        ProductSpeeds(peak_of(torch.bfloat16, "cpu"), peak_of(torch.float32, "cpu"))
+    )
 
 
 def _product(rows: int, dtype: torch.dtype, device: str) -> Callable[[], object]:

@@ -172,7 +172,7 @@ class TrainConfig:
         "spread the target over all processes (FSDP2), where it fits no single one", False
     )
     dtype: Literal["bfloat16", "float32"] = about(
-        "numbers to compute in; a CPU without instructions for bfloat16 multiplies in float32",
+        "numbers to compute in; a CPU that multiplies float32 faster does so",
         "bfloat16",
     )
     device: Literal["cpu", "cuda"] = about("device to compute on", "cpu")

@@ -16,6 +16,7 @@ from paceline.core import InvalidRequest
 from paceline.core.signals import ending_on_signals
 from paceline.dataset.folder_lock import locked
 from paceline.drafters.shipped import drafter_folder
+from paceline.engine.peak import product_speeds
 from paceline.models.any_target import AnyTarget, read_target
 from paceline.models.dflash.checkpoint import DFlashCheckpoint, load_checkpoint
 from paceline.models.dflash.config import DFlashConfig, read_dflash_config
@@ -46,8 +47,6 @@ from paceline.training.target_engines import (
 from paceline.training.trackers import Tracker, open_trackers, tracker_package
 from paceline.training.trainer import Trainer
 from paceline.training.workers import Workers, keep_freed_memory
-
-WITHOUT_BFLOAT16 = ("DEFAULT", "AVX2")  # what torch calls CPUs without its instructions
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,10 +223,11 @@ def prepare(
 
 def computed_in(config: TrainConfig) -> torch.dtype:
     """Return the numbers that matrices are multiplied in. Features are those of `config.dtype`; but
-    a CPU without instructions for bfloat16 multiplies it some 80 times slower than float32."""
-    capability = torch.backends.cpu.get_cpu_capability()
-    has_bfloat16 = config.device != "cpu" or capability not in WITHOUT_BFLOAT16
-    return DTYPES[config.dtype] if has_bfloat16 else torch.float32
+    not every CPU multiplies bfloat16 faster than float32, and one without instructions for it does
+    so some 80 times slower."""
+    if config.device != "cpu" or config.dtype == "float32":
+        return DTYPES[config.dtype]
+    return product_speeds().faster
 
 
 def _inputs(
@@ -341,7 +341,9 @@ def describe(trainer: Trainer, resumed: bool) -> str:
 def _slow_numbers(config: TrainConfig) -> str:
     if computed_in(config) is DTYPES[config.dtype]:
         return ""
-    return "; computed in float32, since this CPU has no instructions for bfloat16"
+    speeds = product_speeds()
+    times = speeds.float32 / speeds.bfloat16
+    return f"; computed in float32, which this CPU multiplies {times:.1f} times as fast as bfloat16"
 
 
 def line(step: int, numbers: Mapping[str, float]) -> str:

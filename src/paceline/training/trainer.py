@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from paceline.core import InvalidRequest
-from paceline.engine.peak import matmul_peak
+from paceline.engine.peak import peak_of
 from paceline.training.average import Average
 from paceline.training.config import TrainConfig
 from paceline.training.cost import (
@@ -72,7 +72,7 @@ class Trainer:
         self.target.prefer(self.data.train)
         self._wrapped = self.workers.wrap(self.form)
         self._size = self.form.config.block_size
-        peak = matmul_peak(self.form.head.weight.dtype, config.device)
+        peak = peak_of(self.form.head.weight.dtype, config.device)
         self._costs = StepCosts(config.device, peak)
         self._earlier, self._began = 0.0, time.monotonic()
         self._stopping = False
