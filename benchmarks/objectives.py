@@ -62,6 +62,7 @@ GOING_ON = {
     "expected_matches": ("--mix", "expected_matches=1"),
     "on_policy": ("--mix", "on_policy=1"),
 }
+PRICINGS = 8  # after which a speedup no longer changes
 SOFT_TOKENS, ANCHORS, LONGEST = 128, 64, 2048
 NONE_BETTER = "no evaluation was better"  # than the drafter that a run went on from
 
@@ -70,15 +71,13 @@ NONE_BETTER = "no evaluation was better"  # than the drafter that a run went on 
 class Found:
     """Counts of a drafter on the held-out texts of a set, one of each text: the `tokens` of
     `rounds` that draft its likeliest tokens, and the sum of the lengths that `sampled` drafts at so
-    many `anchors` would have; the tokens that drafts of the best lengths would bring, `paid`, and
-    the time of their rounds, `cost`."""
+    many `anchors` would have; and the chances `reach` [anchors, slots] that they get so far."""
 
     tokens: list[float] = field(default_factory=list)
     rounds: list[float] = field(default_factory=list)
     sampled: list[float] = field(default_factory=list)
     anchors: list[float] = field(default_factory=list)
-    paid: list[float] = field(default_factory=list)
-    cost: list[float] = field(default_factory=list)
+    reach: list[torch.Tensor] = field(default_factory=list)
 
     @property
     def likeliest_pairs(self) -> Pairs:
@@ -88,9 +87,13 @@ class Found:
     def sampled_pairs(self) -> Pairs:
         return np.stack([self.sampled, self.anchors], axis=1)
 
-    @property
-    def speed_pairs(self) -> Pairs:
-        return np.stack([self.paid, self.cost], axis=1)
+    def speed_pairs(self, round_costs: Sequence[float]) -> Pairs:
+        """The tokens of each text, and their time, with the lengths that are fastest over all."""
+        speedup, whole = 1.0, torch.cat(self.reach)
+        for _ in range(PRICINGS):
+            tokens, cost = paying(whole, round_costs, speedup)[1].tolist()
+            speedup = tokens / cost
+        return np.stack([paying(part, round_costs, speedup)[1].numpy() for part in self.reach])
 
 
 def train_arms(args: argparse.Namespace, folder: Path, arms: dict[str, Sequence[str]]) -> None:
@@ -137,14 +140,12 @@ def judge(
     for name, group in texts.items():
         results[name] = found = Found()
         for start in range(0, len(group), 16):
-            _add(found, trainer, group[start : start + 16], args.round_costs)
+            _add(found, trainer, group[start : start + 16])
     trainer.target.close()
     return results
 
 
-def _add(
-    found: Found, trainer: Trainer, texts: Sequence[Text], round_costs: Sequence[float]
-) -> None:
+def _add(found: Found, trainer: Trainer, texts: Sequence[Text]) -> None:
     form, target = trainer.form, trainer.target
     size, mask = form.config.block_size, form.config.mask_token_id
     picks = [Pick(text, window_of(text, ANCHORS, size)) for text in texts]
@@ -157,16 +158,13 @@ def _add(
     chances = _chances(trainer, form.hidden(pack), soft) * pack.counts
     reach = chances.cumprod(1).cpu()
     lengths = 1 + reach.sum(1)
-    drafted = paying(reach, round_costs) if round_costs else torch.zeros_like(reach).bool()
-    cost = torch.tensor([1.0, *round_costs])[drafted.sum(1)]
     for first, last in pack.blocks:
         visited = walk(accepted[first:last])
         found.rounds.append(len(visited))
         found.tokens.append(float((1 + accepted[first:last][visited]).sum()))
         found.sampled.append(float(lengths[first:last].sum()))
         found.anchors.append(last - first)
-        found.paid.append(float(last - first + (reach * drafted)[first:last].sum()))
-        found.cost.append(float(cost[first:last].sum()))
+        found.reach.append(reach[first:last])
 
 
 def _chances(trainer: Trainer, hidden: torch.Tensor, soft: Soft) -> torch.Tensor:
@@ -212,6 +210,8 @@ def main() -> None:
             arms[name] = (*arms[name], "--round-costs", costs)
         else:
             del arms[name]
+    if unknown := set(args.only or ()) - arms.keys():
+        parser.error(f"--only {', '.join(unknown)}: expected one of {', '.join(arms)}")
     if args.only:
         arms = {name: arms[name] for name in args.only}
     with tempfile.TemporaryDirectory() as scratch:
@@ -257,7 +257,8 @@ def show(
         own, first = found[last], base[last]
         cells.append(compared(own.sampled_pairs, first.sampled_pairs))
         if args.round_costs:
-            cells.append(compared(own.speed_pairs, first.speed_pairs))
+            speeds = own.speed_pairs(args.round_costs), first.speed_pairs(args.round_costs)
+            cells.append(compared(*speeds))
         rows.append(cells)
     start = f"from {args.init}" if args.init else "from random weights"
     counts = ", ".join(f"{len(group)} of {name}" for name, group in texts.items())

@@ -70,7 +70,7 @@ def peer_batches(trainer: Trainer, model: str, dtype: torch.dtype, folder: Path)
     for index in range(0, len(texts), trainer.config.texts):
         some = texts[index : index + trainer.config.texts]
         lengths = torch.tensor([len(text) for text in some])
-        seen = torch.cat(target.features(some)).to(dtype)
+        seen = torch.cat([view.features for view in target.read_all(some)]).to(dtype)
         parts = {
             "hidden_states": seen[:, :-width],
             "verifier_last_hidden_states": seen[:, -width:],

@@ -20,8 +20,9 @@ def test_a_round_costs_its_rows_its_draft_and_what_it_takes_in() -> None:
         price.proposing.add(rows, seconds)
     price.observing.add(1, 0.2)
     costs = Costs(StepCost([1, 2, 4], [2.0, 2.2, 3.0]), {"mine": price})
-    # Rows of the step: 2, 3 and 4. Rows of the draft, with the anchor: as many.
-    seconds = [2.2 + 0.1 + 0.5 + 0.2, 2.6 + 0.1 + 0.6 + 0.2, 3.0 + 0.1 + 0.7 + 0.2]
+    # Rows of the step: 2, 3 and 4. Rows of the draft, with the anchor: as many. Rows that are taken
+    # in, 0.2 each: 1.5, 2 and 2.5.
+    seconds = [2.2 + 0.1 + 0.5 + 0.3, 2.6 + 0.1 + 0.6 + 0.4, 3.0 + 0.1 + 0.7 + 0.5]
     assert costs.rounds("mine", 3) == pytest.approx([each / 2.0 for each in seconds])
 
 
@@ -30,6 +31,7 @@ def test_what_it_prints_is_what_training_takes(tmp_path: Path, capsys) -> None:
     target = save_tiny(tmp_path / "target")
     drafter = write_drafter(tmp_path / "drafter", block=6)
     command = ["drafter", "costs", str(target), str(drafter), "--dtype", "float32"]
+    command += ["--max-tokens", "8"]
     assert main(command) == 0
     printed = capsys.readouterr().out
     last = printed.strip().splitlines()[-1]
@@ -52,3 +54,5 @@ def test_a_folder_that_is_no_drafter_is_refused(tmp_path: Path, capsys) -> None:
     target = save_tiny(tmp_path / "target")
     assert main(["drafter", "costs", str(target), str(tmp_path / "nothing")]) == 2
     assert "nothing" in capsys.readouterr().err
+    assert main(["drafter", "costs", str(target), "none"]) == 2
+    assert "drafter: got 'none'; expected a drafter" in capsys.readouterr().err

@@ -53,7 +53,7 @@ def ops(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         pytest.skip(str(error))
     flags = {**build.PATHS, **build.EMULATED}[path][1]
     target = tmp_path_factory.mktemp("ops") / "ops.so"
-    command = [build._compiler(), *build.COMMON_FLAGS, build.NATIVE_FLAG, *flags]
+    command = [build.find_compiler(), *build.COMMON_FLAGS, build.NATIVE_FLAG, *flags]
     command += ["-I", str(build.NATIVE), "-shared", "-o", str(target)]
     command += [str(HERE / "single_ops.cpp")]
     subprocess.run(command, check=True, capture_output=True)

@@ -25,7 +25,7 @@ class StandInCompiler:
         library = folder / "library.so"
         self._log = folder / "log.txt"
         self.path = folder / "stand-in-c++"
-        command = [build._compiler(), "-shared", "-fPIC", str(folder / "library.cpp")]
+        command = [build.find_compiler(), "-shared", "-fPIC", str(folder / "library.cpp")]
         subprocess.run([*command, "-o", str(library)], check=True)
         self.path.write_text(SCRIPT.format(library=library, log=self._log))
         self.path.chmod(0o755)

@@ -52,20 +52,23 @@ def test_packs_of_an_evaluation_hold_a_few_texts_each():
 
 
 @pytest.mark.parametrize(
-    ("tokens", "groups"),
+    ("tokens", "window", "groups"),
     [
-        (None, [[10, 12, 30], [31, 90, 200]]),
-        (90, [[10, 12, 30], [31], [90], [200]]),
-        (64, [[10, 12], [30, 31], [90], [200]]),
-        (1, [[10], [12], [30], [31], [90], [200]]),
+        (None, None, [[10, 12, 30], [31, 90, 200]]),
+        (90, None, [[10, 12, 30], [31], [90], [200]]),
+        (64, None, [[10, 12], [30, 31], [90], [200]]),
+        (1, None, [[10], [12], [30], [31], [90], [200]]),
+        (89, 31, [[10, 12], [30, 31], [90, 200]]),
+        (90, 31, [[10, 12, 30], [31, 90, 200]]),
     ],
 )
-def test_texts_go_together_as_far_as_their_padded_tokens_allow(
-    tokens: int | None, groups: list[list[int]]
+def test_texts_go_together_as_far_as_their_padded_context_allows(
+    tokens: int | None, window: int | None, groups: list[list[int]]
 ) -> None:
-    picks = [Pick(random_text(n, 4, 256), torch.tensor([5])) for n in (10, 12, 30, 31, 90, 200)]
-    parts = side_by_side(picks, 3, tokens)
-    assert [[len(pick.text) for pick in part] for part in parts] == groups
+    """Each text has one anchor, behind so many tokens."""
+    picks = [Pick(random_text(n + 9, 4, 256), torch.tensor([n])) for n in (10, 12, 30, 31, 90, 200)]
+    parts = side_by_side(picks, 3, tokens, window)
+    assert [[pick.seen for pick in part] for part in parts] == groups
 
 
 def test_the_likeliest_tokens_do_not_depend_on_chunks(monkeypatch):
@@ -125,7 +128,7 @@ def test_preferred_texts_keep_their_room():
     target.read(long)
     target.read(short)
     assert target.computed_tokens == 10 + 20 + 10
-    assert target.features([long])[0].shape == (20, 1)
+    assert target.read(long).features.shape == (20, 1)
 
 
 def test_with_a_window_more_texts_fit_into_the_memory():
@@ -136,7 +139,16 @@ def test_with_a_window_more_texts_fit_into_the_memory():
         views = target.read_all(texts)
         assert [(seen.first, len(seen.features)) for seen in views] == [(15, 15)] * 3
     assert target.computed_tokens == 3 * 30
-    target.prefer(texts)
+
+
+def test_what_is_reserved_for_a_text_is_what_its_blocks_see():
+    preferred, other = (random_text(30, 20, 256, number) for number in range(2))
+    target = CountedTarget(TargetShape.of(tiny_config()), [0], budget=4 * 30)
+    target.window = 6
+    target.prefer([preferred])
+    for text in (other, preferred, other, preferred):
+        target.read(text)
+    assert target.computed_tokens == 2 * 30  # both fit: 15 tokens each
 
 
 # -- settings, optimizers, costs -------------------------------------------------------------------

@@ -75,8 +75,10 @@ def test_a_drafter_that_sees_everything_may_get_a_window():
         assert before.window is None
 
 
-@pytest.mark.parametrize(("sliding", "window"), [("ss", 24), ("sf", None)])
+@pytest.mark.parametrize(
+    ("sliding", "window"), [("ss", "24"), ("sf", "none: some of its layers have one")]
+)
 def test_the_window_of_a_drafter_stays(sliding, window):
     checkpoint = checkpoint_of(config_json(sliding=sliding))
-    with pytest.raises(InvalidRequest, match=f"window: got 8; expected {window}, as the drafter"):
+    with pytest.raises(InvalidRequest, match=f"window: got 8; expected {window}"):
         reshaped(TrainConfig(**SMALL, window=8), checkpoint)

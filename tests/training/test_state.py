@@ -87,3 +87,10 @@ def test_a_target_that_transformers_cannot_load_is_refused(architectures, messag
     loaded: Any = SimpleNamespace(path=tmp_path, name="tiny")
     with pytest.raises(ModelError, match=f"tiny: transformers {message}"):
         load_causal_model(loaded, torch.float32, None)
+
+
+def test_a_run_from_before_a_setting_was_there_goes_on(tmp_path):
+    settings = asdict(TrainConfig(**SMALL))
+    older = {name: value for name, value in settings.items() if name != "compile"}
+    state.save_state(tmp_path, {"config": older, "inputs": {}})
+    assert state.load_state(tmp_path, settings, {}) is not None

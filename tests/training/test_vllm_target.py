@@ -46,7 +46,7 @@ for number, line in enumerate(sys.stdin):
     for index, ids in enumerate(json.loads(line)):
         {fault}
         assert len(ids) <= job["longest"]
-        features = target.features([text_of(ids, "x" * len(ids))])[0]
+        features = target.read(text_of(ids, "x" * len(ids))).features
         states = features.view(len(ids), len(job["layers"]), -1).contiguous()
         files.append(os.path.join(job["folder"], f"{{number}}-{{index}}.safetensors"))
         save_file({{"hidden_states": states, "token_ids": torch.tensor(ids)}}, files[-1])
@@ -244,7 +244,8 @@ def test_features_of_vllm_are_those_of_transformers(roomy, tmp_path):
         targets.append(prepare(settings, Workers("cpu")))
     texts = targets[0].data.train[:5]
     with closing(targets[1].target) as vllm:
-        pairs = zip(targets[0].target.features(texts), vllm.features(texts), strict=True)
+        ours, theirs = targets[0].target.read_all(texts), vllm.read_all(texts)
+        pairs = [(a.features, b.features) for a, b in zip(ours, theirs, strict=True)]
         for theirs, of_vllm in pairs:
             torch.testing.assert_close(of_vllm, theirs, rtol=1e-3, atol=1e-3)
 

@@ -169,13 +169,13 @@ class Costs:
 
     def rounds(self, drafter: str, longest: int) -> list[float]:
         """Return the time of one request's round that drafts 1 to `longest` tokens, in steps
-        without drafts."""
-        price, plain = self.of(drafter), self.step(1)
-        other = price.observe_seconds(1)
-        return [
-            (self.step(1 + count) + price.draft_seconds([count]) + other) / plain
-            for count in range(1, longest + 1)
-        ]
+        without drafts. The drafter takes in half of the draft, and the token behind it."""
+        price, plain, rounds = self.of(drafter), self.step(1), []
+        for count in range(1, longest + 1):
+            taking_in = price.observe_seconds(1 + count / 2)
+            seconds = self.step(1 + count) + price.draft_seconds([count]) + taking_in
+            rounds.append(seconds / plain)
+        return rounds
 
     def rescale(self, pace: float) -> None:
         self.step.rescale(pace)

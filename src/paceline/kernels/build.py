@@ -67,7 +67,7 @@ def load(path: str | None = None) -> Native:
     paths = {**PATHS, **EMULATED}
     if forced and forced not in paths:
         raise BuildError(f"PACELINE_KERNELS is {forced!r}; expected one of {', '.join(PATHS)}")
-    compiler = _compiler()
+    compiler = find_compiler()
     # All that the compiler defines for this machine: instruction sets, its own version.
     command = [compiler, NATIVE_FLAG, "-dM", "-E", "-x", "c++", os.devnull]
     macros = "\n".join(sorted(_run(command).splitlines()))
@@ -99,7 +99,8 @@ def available() -> tuple[bool, str]:
         return False, str(error)
 
 
-def _compiler() -> str:
+def find_compiler() -> str:
+    """Return the path of a C++ compiler. Raises BuildError where there is none."""
     if sys.platform != "linux":
         raise BuildError(f"native kernels run on Linux only, this is {sys.platform}")
     for name in (os.environ.get("CXX"), "g++", "clang++", "c++"):

@@ -162,9 +162,9 @@ def packed_outputs(
 ) -> Iterator[tuple[list[PackedRows], ForwardOutput]]:
     """Yield the outputs of several sequences, packed into forwards of SEQUENCE_ROWS tokens, each
     with the pieces that are in it. `wanted[i]` marks the tokens of sequence i whose logits come
-    back, bool [tokens]. What `starts[i]` says that sequence i shares has no piece of its own; nor
-    have the first `kept` tokens of sequence 0, in whole blocks, with which sequence 0 of the call
-    before began as well.
+    back, bool [tokens]. What `starts[i]` says that sequence i shares has no piece of its own;
+    `starts[0]` is empty. Nor have the first `kept` tokens of sequence 0, in whole blocks, with
+    which sequence 0 of the call before began as well.
 
     The rows have the bits that a forward of one sequence alone gives them. Sequence after sequence
     takes blocks of the network's KV from the first on; nobody else may be using it.

@@ -26,11 +26,11 @@ class PackedAttention:
         self._size = pack.ids.shape[1]
         self._tokens = len(pack.tokens)
         self._groups: list[_Group] = []
-        for (row, end), (begin, last) in zip(pack.context, pack.blocks, strict=True):
-            first_token = int(pack.tokens[row]) if row < end else 0
-            for first in range(begin, last, GROUP):
-                blocks = slice(first, min(first + GROUP, last))
-                self._groups.append(_Group(row, first_token, blocks, pack.anchors[blocks]))
+        texts = zip(pack.context, pack.firsts, pack.blocks, strict=True)
+        for (row, _), first, (begin, last) in texts:
+            for block in range(begin, last, GROUP):
+                blocks = slice(block, min(block + GROUP, last))
+                self._groups.append(_Group(row, first, blocks, pack.anchors[blocks]))
         self._bias: dict[Attention, list[torch.Tensor]] = {}
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]

@@ -88,7 +88,7 @@ class TrainConfig:
     taps: Annotated[int, Between(1, 64)] | None = _optional(
         "taps", "target layers whose outputs the drafter sees"
     )
-    window: Context | None = about("tokens of context that a draft sees", None, "all")
+    window: Context | None = about("tokens of context that a draft sees", None, "all, or --init's")
     mask_token: Annotated[int, Between(0, 1 << 31)] | None = about(
         "id of the token in the mask slots", None, "one that text never holds"
     )
@@ -109,7 +109,9 @@ class TrainConfig:
     texts: Amount = about("texts of a step", 8)
     micro: Amount = about("texts that are computed at a time", 8)
     micro_tokens: Count | None = about(
-        "tokens of those texts, padding included; a longer text is computed alone", None, "no limit"
+        "tokens of their context, padding included; a longer text is computed alone",
+        None,
+        "no limit",
     )
     anchors: Amount = about("blocks of a text, at most", 32)
     max_tokens: TextLength = about("tokens after which a text is cut", 2048)

@@ -83,7 +83,7 @@ def packs_of(
     `window` tokens of context. `micro` texts and `micro_tokens` tokens, padding included, are the
     most of a pack."""
     picks = [Pick(text, window_of(text, anchors, size)) for text in texts]
-    for group in side_by_side(picks, micro, micro_tokens):
+    for group in side_by_side(picks, micro, micro_tokens, window):
         yield make_pack(group, read([pick.text for pick in group]), size, mask, window)
 
 

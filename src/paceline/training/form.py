@@ -121,7 +121,9 @@ class TrainingForm(nn.Module):
             hidden = drafter.run(features, pack.tokens, embedded, pack.anchors, attend)
         return hidden[:, 1:].contiguous()  # bf16 products of a view copy the head, slot by slot
 
-    def forward(self, pack: Pack, costs: StepCosts | None = None) -> SlotLosses:
+    def forward(
+        self, pack: Pack, costs: StepCosts | None = None, speedup: float = 1.0
+    ) -> SlotLosses:
         hidden = self.hidden(pack)
         start = None
         if self._start is not None:
@@ -129,7 +131,9 @@ class TrainingForm(nn.Module):
                 start = self._hidden(pack, self._start[0])
         labels, objective = self.head.row_of[pack.labels], self._objective
         with nullcontext() if costs is None else costs.phase("head"):
-            out = head_loss(hidden, self.head, labels, pack.counts, pack.soft, objective, start)
+            out = head_loss(
+                hidden, self.head, labels, pack.counts, pack.soft, objective, start, speedup
+            )
         if out.top is None:
             return out
         candidates = self._candidates(hidden, out.top)

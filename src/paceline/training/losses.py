@@ -25,7 +25,6 @@ SMOOTHING = 0.5  # D-PACE's alpha
 DECAYS = {16: 7.0, 10: 5.0, 8: 4.0}  # DFlash's gamma by block size
 LK_DECAY = 3.0  # eta of LK's hybrid
 SAMPLES = 16  # blocks that on_policy samples at each anchor
-PRICINGS = 8  # most rounds of finding the speedup that decides which slots pay
 TO_START = 0.02  # share of the divergence from the drafter that on_policy began with
 # Of one chunk's float32 logits: what stays in the caches of a CPU, and what keeps a GPU busy.
 CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 1 << 30}
@@ -83,13 +82,16 @@ class SlotLosses:
     """The results of slots, [blocks, slots]: the weighted `loss` (of a pack their sum), and without
     gradient whether the drafted token is `right`, the position `weights`, the plain cross entropy
     `ce` in nats (NaN where there is no slot, or no row of the head for its token), and the rows of
-    the `top` most likely tokens, int64 [blocks, slots, k], where a selector chooses among them."""
+    the `top` most likely tokens, int64 [blocks, slots, k], where a selector chooses among them.
+    `speed` [2] are the tokens that rounds would bring and the time that they would take, in steps
+    without drafts, where expected_speedup is learnt."""
 
     loss: torch.Tensor
     right: torch.Tensor
     weights: torch.Tensor
     ce: torch.Tensor
     top: torch.Tensor | None = None
+    speed: torch.Tensor | None = None
 
 
 def block_loss(
@@ -99,16 +101,18 @@ def block_loss(
     soft: Soft | None,
     objective: Objective,
     start: torch.Tensor | None = None,
+    speedup: float = 1.0,
 ) -> SlotLosses:
     """Return the losses of blocks. logits float [blocks, slots, head]; labels int64 are rows of the
     head, -1 where it lacks the token; `counts` bool marks the slots that exist; `start` are the
-    logits of the drafter that the run began with, for on_policy. A slot that does not exist has
-    loss 0, and a token that the head lacks has cross entropy 0."""
+    logits of the drafter that the run began with, for on_policy, and `speedup` is what drafts
+    brought in the step before, for expected_speedup. A slot that does not exist has loss 0, and a
+    token that the head lacks has cross entropy 0."""
     in_head = counts & (labels >= 0)
     log_q = torch.log_softmax(logits.float(), dim=-1)
     cross_entropy = -log_q.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
     position = position_weights(objective.weights, cross_entropy, counts, in_head)
-    total = torch.zeros_like(cross_entropy)
+    total, speed = torch.zeros_like(cross_entropy), None
     for name, share in objective.mix.items():
         if name == "ce":
             slots = cross_entropy * in_head * position
@@ -123,14 +127,15 @@ def block_loss(
         elif name == "expected_speedup":
             assert soft is not None
             reach = (acceptance(log_q, soft) * counts).cumprod(1)
-            slots = -reach * paying(reach.detach(), objective.round_costs)
+            drafted, speed = paying(reach.detach(), objective.round_costs, speedup)
+            slots = -reach * drafted
         else:
             assert soft is not None
             slots = soft_loss(name, log_q, soft) * counts * position
         total = total + share * slots
     right = (logits.argmax(-1) == labels) & in_head
     plain = cross_entropy.detach().masked_fill(~in_head, torch.nan)
-    return SlotLosses(total, right, position, plain)
+    return SlotLosses(total, right, position, plain, speed=speed)
 
 
 def acceptance(log_q: torch.Tensor, soft: Soft) -> torch.Tensor:
@@ -143,28 +148,25 @@ def acceptance(log_q: torch.Tensor, soft: Soft) -> torch.Tensor:
     return torch.minimum(soft.probabilities * in_head, q).sum(-1)
 
 
-def paying(reach: torch.Tensor, round_costs: Sequence[float]) -> torch.Tensor:
+def paying(
+    reach: torch.Tensor, round_costs: Sequence[float], speedup: float
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the slots that are worth drafting, bool [blocks, slots], of blocks whose drafts are
-    accepted up to each slot with the chances `reach` [blocks, slots].
+    accepted up to each slot with the chances `reach` [blocks, slots]; and what they bring, [2]: the
+    tokens of all rounds, and their time in steps without drafts.
 
-    Each block is drafted so far that the speedup of all together, (blocks + accepted tokens) ÷ the
-    sum of round_costs, is largest. Dinkelbach (1967): with a guess of the speedup every block has a
-    best length of its own, the longest of equal ones, by accepted tokens - speedup * cost; what
-    these lengths bring is the next guess. The gradient of the speedup is that of the tokens of
-    these slots, for the best lengths change nothing in first order.
+    A block is drafted to the length with the most accepted tokens - speedup * time, the longest of
+    equal ones. With the speedup that these lengths bring they are the fastest of all (Dinkelbach
+    1967), so each step of a run begins with the speedup of the step before. The gradient of the
+    speedup is that of the accepted tokens: at the best lengths it does not depend on the lengths.
     """
     costs = reach.new_tensor([1.0, *round_costs[: reach.shape[1]]])
     tokens = torch.nn.functional.pad(reach.cumsum(1), (1, 0))
-    speedup = reach.new_ones(())
-    for _ in range(PRICINGS):
-        value = tokens - speedup * costs
-        best = value.shape[1] - 1 - value.flip(1).argmax(1)
-        accepted = tokens.gather(1, best[:, None]).sum()
-        found = (len(reach) + accepted) / costs[best].sum()
-        if found <= speedup:
-            break
-        speedup = found
-    return torch.arange(reach.shape[1], device=reach.device) < best[:, None]
+    value = tokens - speedup * costs
+    best = reach.shape[1] - value.flip(1).argmax(1)
+    accepted = tokens.gather(1, best[:, None]).sum()
+    drafted = torch.arange(reach.shape[1], device=reach.device) < best[:, None]
+    return drafted, torch.stack([len(reach) + accepted, costs[best].sum()])
 
 
 def on_policy_loss(
@@ -262,9 +264,11 @@ def head_loss(
     soft: Soft | None,
     objective: Objective,
     start: torch.Tensor | None = None,
+    speedup: float = 1.0,
 ) -> SlotLosses:
     """Return the loss of hidden [blocks, slots, hidden] of slots 1 and on; labels int64 are rows of
-    the head or -1; `start` are the hidden states of the drafter that the run began with."""
+    the head or -1; `start` are the hidden states of the drafter that the run began with, and
+    `speedup` is what its drafts brought in the step before."""
     parts: list[SlotLosses] = []
     grads: list[torch.Tensor] = []
     best: list[torch.Tensor] = []
@@ -275,12 +279,15 @@ def head_loss(
         before = None
         if start is not None:
             before = draft_logits(head.config, start[part].to(head.weight.dtype), head.weight)
-        slots = block_loss(logits, labels[part], counts[part], part_soft, objective, before)
+        slots = block_loss(
+            logits, labels[part], counts[part], part_soft, objective, before, speedup
+        )
         total = slots.loss.sum()
         grads += torch.autograd.grad(total, leaf)
         if head.candidates:
             best.append(top_k(logits.detach(), head.candidates).places)
         parts.append(replace(slots, loss=total.detach()))
+    speeds = [part.speed for part in parts if part.speed is not None]
     carrier = (hidden * torch.cat(grads)).sum()  # its gradient is the one that is handed on
     return SlotLosses(
         torch.stack([part.loss for part in parts]).sum() + (carrier - carrier.detach()),
@@ -288,4 +295,5 @@ def head_loss(
         torch.cat([part.weights for part in parts]),
         torch.cat([part.ce for part in parts]),
         torch.cat(best) if best else None,
+        torch.stack(speeds).sum(0) if speeds else None,
     )

@@ -92,18 +92,24 @@ class Pick:
         """The number of tokens from the start whose features its blocks may see."""
         return int(self.anchors[-1])
 
+    def context(self, window: int | None) -> int:
+        """Return the number of tokens that its blocks see, each at most `window` of them."""
+        return self.seen - first_seen(int(self.anchors[0]), window)
 
-def side_by_side(picks: Sequence[Pick], most: int, tokens: int | None) -> Iterator[list[Pick]]:
+
+def side_by_side(
+    picks: Sequence[Pick], most: int, tokens: int | None, window: int | None
+) -> Iterator[list[Pick]]:
     """Yield picks, in their order, in groups of at most `most` texts that take at most `tokens`
-    tokens when all are padded to the longest. A longer text is a group of its own."""
+    tokens of context when all are padded to the longest. A longer text is a group of its own."""
     group: list[Pick] = []
     longest = 0
     for pick in picks:
-        longest = max(longest, len(pick.text))
+        longest = max(longest, pick.context(window))
         full = tokens is not None and (len(group) + 1) * longest > tokens
         if group and (len(group) == most or full):
             yield group
-            group, longest = [], len(pick.text)
+            group, longest = [], pick.context(window)
         group.append(pick)
     if group:
         yield group
@@ -131,7 +137,7 @@ class Pack:
     """Texts side by side. `features` [tokens, K * hidden] are those of every text in turn, from the
     first token that a block sees up to the last anchor, and `tokens` int64 [tokens] their
     positions; `context[i]` and `blocks[i]` are the half-open rows of text i in `tokens` and in
-    `anchors`.
+    `anchors`, and `firsts[i]` is the token that its context begins with.
 
     `ids` int64 [blocks, size] is what the drafter reads (anchor and masks), `labels` int64 and
     `counts` bool [blocks, size - 1] what it should say, and `before` int64 the text's tokens that
@@ -143,6 +149,7 @@ class Pack:
     tokens: torch.Tensor
     context: tuple[tuple[int, int], ...]
     blocks: tuple[tuple[int, int], ...]
+    firsts: tuple[int, ...]
     anchors: torch.Tensor
     ids: torch.Tensor
     labels: torch.Tensor
@@ -168,11 +175,11 @@ def make_pack(
 ) -> Pack:
     """Make a pack of blocks that see at most `window` tokens of context; `seen[i]` is the target's
     view of text i, of those tokens at least."""
-    starts = [first_seen(int(pick.anchors[0]), window) for pick in picks]
+    firsts = [first_seen(int(pick.anchors[0]), window) for pick in picks]
     context, blocks = [], []
     rows = drawn = 0
-    for start, pick in zip(starts, picks, strict=True):
-        context.append((rows, rows := rows + pick.seen - start))
+    for first, pick in zip(firsts, picks, strict=True):
+        context.append((rows, rows := rows + pick.seen - first))
         blocks.append((drawn, drawn := drawn + len(pick.anchors)))
     anchors = torch.cat([pick.anchors for pick in picks])
     slot_labels, counts = block_labels(picks, size)
@@ -181,15 +188,16 @@ def make_pack(
     return Pack(
         features=torch.cat(
             [
-                view.between(start, pick.seen)
-                for view, start, pick in zip(seen, starts, picks, strict=True)
+                view.between(first, pick.seen)
+                for view, first, pick in zip(seen, firsts, picks, strict=True)
             ]
         ),
         tokens=torch.cat(
-            [torch.arange(start, pick.seen) for start, pick in zip(starts, picks, strict=True)]
+            [torch.arange(first, pick.seen) for first, pick in zip(firsts, picks, strict=True)]
         ),
         context=tuple(context),
         blocks=tuple(blocks),
+        firsts=tuple(firsts),
         anchors=anchors,
         ids=ids,
         labels=slot_labels,

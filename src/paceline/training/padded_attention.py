@@ -38,10 +38,8 @@ class PaddedAttention:
         self._anchor = pack.anchors[block].repeat_interleave(size, dim=1)[..., None]
         self._slot = slots.repeat(most)[:, None]
         # Behind a text's last token they go on, past all of its anchors.
-        first_position = torch.tensor(
-            [int(pack.tokens[row]) if row < end else 0 for row, end in pack.context], device=device
-        )
-        self._positions = (first_position[:, None] + places)[:, None]  # [texts, 1, longest]
+        firsts = torch.tensor(pack.firsts, device=device)
+        self._positions = (firsts[:, None] + places)[:, None]  # [texts, 1, longest]
         self._hidden: dict[Attention, Tensor] = {}
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]

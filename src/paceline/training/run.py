@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from paceline.core.signals import ending_on_signals
 from paceline.dataset.folder_lock import locked
 from paceline.drafters.shipped import drafter_folder
 from paceline.engine.peak import product_speeds
+from paceline.kernels import build
 from paceline.models.any_target import AnyTarget, read_target
 from paceline.models.dflash.checkpoint import DFlashCheckpoint, load_checkpoint
 from paceline.models.dflash.config import DFlashConfig, read_dflash_config
@@ -134,12 +136,25 @@ def check_place(config: TrainConfig) -> None:
     check_device(config.device)
     for name in config.trackers:
         tracker_package(name)
+    if config.compile:
+        check_compiler(config.device)
     folder = config.folder
     if folder.exists() and not folder.is_dir():
         raise InvalidRequest("out", config.out, "a folder, new or of the same run")
     if (folder / DRAFTER).exists() and not (folder / STATE).exists():
         expected = f"a folder without a {DRAFTER}/ of another run in it"
         raise InvalidRequest("out", config.out, expected)
+
+
+def check_compiler(device: str) -> None:
+    """Raise InvalidRequest where torch.compile lacks what it compiles with."""
+    if device == "cuda" and find_spec("triton") is None:
+        raise InvalidRequest("compile", True, "false, or the package triton installed")
+    if device == "cpu":
+        try:
+            build.find_compiler()
+        except build.BuildError as error:
+            raise InvalidRequest("compile", True, f"false, or a C++ compiler: {error}") from error
 
 
 def _run(trainer: Trainer, show: Callable[[str], None]) -> None:
@@ -190,7 +205,6 @@ def prepare(
     _check_shape(config, shape)
     ids = _head_ids(config, shape, token_counts(data.train, found.shape.vocab_size), checkpoint)
     target = build_target(config, found, model, shape)
-    target.window = shape.window
     target.folder = folder = feature_folder(config, found, model, shape, workers)
     if folder is not None and show is not None:
         show(f"{folder.path} has features of {folder.found} texts")

@@ -38,16 +38,17 @@ class Seen:
         """Return the features of tokens `start` to `end`."""
         return self.features[start - self.first : end - self.first]
 
-    def after(self, start: Seen, tokens: int) -> Seen:
-        """Return what was seen of a text that begins with the first `tokens` tokens of `start`, and
+    def after(self, start: Seen, first: int) -> Seen:
+        """Return what was seen from token `first` on of a text that begins as that of `start`, and
         whose rest this is."""
+        rows = slice(first - start.first, self.first - start.first)
 
         def joined(before: torch.Tensor | None, rest: torch.Tensor | None) -> torch.Tensor | None:
-            return None if before is None or rest is None else torch.cat([before[:tokens], rest])
+            return None if before is None or rest is None else torch.cat([before[rows], rest])
 
-        features = torch.cat([start.features[:tokens], self.features])
+        features = torch.cat([start.features[rows], self.features])
         likely = joined(start.likely, self.likely)
-        return Seen(features, likely, joined(start.probabilities, self.probabilities))
+        return Seen(features, likely, joined(start.probabilities, self.probabilities), first)
 
     def behind(self, anchors: torch.Tensor, slots: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return likely tokens and their probabilities at slots 1 to `slots` behind each anchor,

@@ -97,7 +97,7 @@ def reshaped(config: TrainConfig, checkpoint: DFlashCheckpoint) -> dict[str, obj
     }
     sees_all = all(kind.window is None for kind in shape.attention)
     if not sees_all:
-        fixed["window"] = shape.window
+        fixed["window"] = shape.window or "none: some of its layers have one, others see all"
     for name, value in fixed.items():
         if getattr(config, name) not in (None, value):
             expected = f"{value}, as the drafter {checkpoint.path.name} has it, or no init"

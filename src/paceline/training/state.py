@@ -79,8 +79,8 @@ def load_state(
     state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     if state["format"] != FORMAT:
         raise InvalidRequest("out", str(folder), "a run that this version of Paceline wrote")
-    for field, value in config.items():
-        before = state["config"].get(field)
+    for field, before in state["config"].items():  # a setting may be newer than the run
+        value = config.get(field)
         if field not in FREE and before != value:
             expected = f"{before!r}, as the run in {folder} began, or another --out"
             raise InvalidRequest(field, value, expected)

@@ -19,7 +19,7 @@ from paceline.training.packs import Text
 from paceline.training.seen import Seen
 from paceline.training.top_k import top_k
 
-GROUP_TOKENS = 4096  # of texts whose KV is in memory at once; a start that they share counts once
+GROUP_TOKENS = 4096  # of texts whose KV is in memory at once, behind the longest start they share
 
 
 class TrainingTarget:
@@ -57,9 +57,6 @@ class TrainingTarget:
         """Begin to read from disk what is there of texts that are asked for soon."""
         if self.folder is not None:
             self.folder.expect([text for text in texts if text.number not in self._kept])
-
-    def features(self, texts: Sequence[Text]) -> list[torch.Tensor]:
-        return [seen.features for seen in self.read_all(texts)]
 
     def read(self, text: Text) -> Seen:
         return self.read_all([text])[0]
@@ -157,7 +154,7 @@ class LocalTarget(TrainingTarget):
     ) -> None:
         super().__init__(shape, layers, budget, soft_tokens)
         self._network, self._room = network, 0
-        self._last: _Read | None = None
+        self._last: _LastText | None = None
         self._whole: TorchNetwork | None = None
         if whole:
             if not isinstance(network, TorchNetwork):
@@ -171,13 +168,13 @@ class LocalTarget(TrainingTarget):
         if self._whole is not None:
             return self._compute_whole(self._whole, texts)
         seen: dict[int, Seen] = {}
-        marked = [_Marked(text.ids, self._wanted(text)) for text in texts]
+        marked = [_MarkedText(text.ids, self._wanted(text), self._first(text)) for text in texts]
         # First a text whose start is in the KV still.
-        kept = [0 if self._last is None else _alike(self._last.marked, each) for each in marked]
+        kept = [self._in_kv(text) for text in marked]
         order = sorted(range(len(texts)), key=lambda index: -kept[index])
         for group in _groups(marked, order):
-            found = self._compute_group([marked[index] for index in group.indices], group.starts)
-            seen.update(zip(group.indices, found, strict=True))
+            views = self._compute_group([marked[index] for index in group.indices], group.starts)
+            seen.update(zip(group.indices, views, strict=True))
         return [seen[index] for index in range(len(texts))]
 
     def _compute_whole(self, network: TorchNetwork, texts: Sequence[Text]) -> list[Seen]:
@@ -196,13 +193,23 @@ class LocalTarget(TrainingTarget):
                 seen[index] = self._seen(features, soft, wanted)
         return [seen[index] for index in range(len(texts))]
 
-    def _compute_group(self, texts: Sequence[_Marked], starts: Sequence[SharedStart]) -> list[Seen]:
+    def _first(self, text: Text) -> int:
+        """Return the token from which on a text is kept. A folder has whole texts."""
+        return text.needed(self.window) if self.folder is None else 0
+
+    def _in_kv(self, text: _MarkedText) -> int:
+        """Return the tokens with which a text begins as the one whose KV is there still."""
+        return 0 if self._last is None else _alike(self._last.text, text)
+
+    def _compute_group(
+        self, texts: Sequence[_MarkedText], starts: Sequence[SharedStart]
+    ) -> list[Seen]:
         blocks = sum(start.own_blocks(len(t.ids)) for t, start in zip(texts, starts, strict=True))
         if blocks > self._room:
             self._network.allocate_kv(blocks)
             self._room, self._last = blocks, None
-        last, self._last = self._last, None
-        kept = 0 if last is None else _alike(last.marked, texts[0])
+        kept, last = self._in_kv(texts[0]), self._last
+        self._last = None
         # Counted, and not computed.
         self.computed_tokens -= kept + sum(start.tokens for start in starts)
         features: list[list[torch.Tensor]] = [[] for _ in texts]
@@ -220,33 +227,40 @@ class LocalTarget(TrainingTarget):
                 self.computed_logits += count
                 if count:
                     soft[piece.sequence].append(likely_tokens(logits, self._soft))
-        seen: list[Seen] = []
-        for index, start in enumerate(starts):
-            begun = start.tokens if index else kept
-            marks = torch.from_numpy(wanted[index][begun:])
-            view = self._seen(torch.cat(features[index]), soft[index], marks)
-            if index == 0 and last is not None:
-                view = view.after(last.seen, kept)
-            elif start.tokens:
-                view = view.after(seen[start.of], start.tokens)
-            seen.append(view)
-        self._last = _Read(texts[0], seen[0])
-        return seen
+        begun = [kept, *(start.tokens for start in starts[1:])]
+        rests: list[Seen] = []
+        for index, first in enumerate(begun):
+            marks = torch.from_numpy(wanted[index][first:])
+            rest = self._seen(torch.cat(features[index]), soft[index], marks)
+            rests.append(replace(rest, first=first))
+
+        def view(index: int, first: int) -> Seen:
+            rest = rests[index]
+            if rest.first <= first:
+                return rest.since(first)
+            if index or last is None:
+                return rest.after(view(starts[index].of, first), first)
+            return rest.after(last.seen, first)
+
+        self._last = _LastText(texts[0], view(0, 0))
+        return [view(index, text.first) for index, text in enumerate(texts)]
 
 
 @dataclass(frozen=True, slots=True)
-class _Marked:
-    """The tokens of a text, int64, and those behind which the distribution is `wanted`, bool."""
+class _MarkedText:
+    """The tokens of a text, int64, those behind which the distribution is `wanted`, bool, and the
+    `first` one that is kept."""
 
     ids: torch.Tensor
     wanted: np.ndarray
+    first: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
-    """The text whose KV lies in the network's first blocks, and what was seen of it."""
+class _LastText:
+    """The text whose KV lies in the network's first blocks, and all that was seen of it."""
 
-    marked: _Marked
+    text: _MarkedText
     seen: Seen
 
 
@@ -261,7 +275,7 @@ class _Group:
     shared: int = 0
 
 
-def _groups(texts: Sequence[_Marked], order: Sequence[int]) -> Iterator[_Group]:
+def _groups(texts: Sequence[_MarkedText], order: Sequence[int]) -> Iterator[_Group]:
     """Split texts, in this order, so that the KV of a group stays small: GROUP_TOKENS behind the
     longest start that texts share, or one longer text."""
     group = _Group()
@@ -279,7 +293,7 @@ def _groups(texts: Sequence[_Marked], order: Sequence[int]) -> Iterator[_Group]:
         yield group
 
 
-def _shared_start(texts: Sequence[_Marked], earlier: Sequence[int], index: int) -> SharedStart:
+def _shared_start(texts: Sequence[_MarkedText], earlier: Sequence[int], index: int) -> SharedStart:
     """Return the longest start of a text that an earlier one of its group has as well."""
     longest = SharedStart()
     for place, other in enumerate(earlier):
@@ -289,7 +303,7 @@ def _shared_start(texts: Sequence[_Marked], earlier: Sequence[int], index: int) 
     return longest
 
 
-def _alike(earlier: _Marked, text: _Marked) -> int:
+def _alike(earlier: _MarkedText, text: _MarkedText) -> int:
     """Return the tokens, in whole blocks, with which both begin, the same ones wanted. At least one
     token of `text` is its own."""
     most = min(len(earlier.ids), len(text.ids) - 1)

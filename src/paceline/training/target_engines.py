@@ -62,6 +62,14 @@ def build_target(
     config: TrainConfig, found: AnyTarget, model: OtherModel | None, shape: DFlashConfig
 ) -> TrainingTarget:
     """Return what reads the texts for a drafter of this shape; our engine does without `model`."""
+    target = _reader(config, found, model, shape)
+    target.window = shape.window
+    return target
+
+
+def _reader(
+    config: TrainConfig, found: AnyTarget, model: OtherModel | None, shape: DFlashConfig
+) -> TrainingTarget:
     layers, soft = shape.target_layer_ids, int(config.value("soft_tokens")) * config.soft
     budget, on_cuda = int(config.value("features_gb") * GIB), config.device == "cuda"
     if isinstance(model, VLLMModel):

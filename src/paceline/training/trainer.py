@@ -74,6 +74,7 @@ class Trainer:
         self._size = self.form.config.block_size
         peak = peak_of(self.form.head.weight.dtype, config.device)
         self._costs = StepCosts(config.device, peak)
+        self._speedup = 1.0  # that drafts would have brought in the last step, for expected_speedup
         self._earlier, self._began = 0.0, time.monotonic()
         self._stopping = False
 
@@ -102,6 +103,7 @@ class Trainer:
         here = {"device": self._costs.device, "peak": self._costs.peak}
         self._costs = StepCosts(**state["since"] | here)
         self.schedule.restore(state["schedule"])
+        self._speedup = state.get("speedup", 1.0)
         self.step, self._earlier = state["step"], state["seconds"]
         self.schedule.check(self.step, self._earlier)
         return True
@@ -198,25 +200,29 @@ class Trainer:
         blocks = sum(len(pick.anchors) for pick in picks)
         size = self._block_size()
         norm = self._norm(picks, size)
-        # Texts of like length together: on CUDA they are padded to the longest of a part.
-        own_picks = sorted(workers.mine(picks), key=lambda pick: len(pick.text))
-        parts = list(side_by_side(own_picks, config.micro, config.micro_tokens))
+        # Texts with as much context together: on CUDA they are padded to the longest of a part.
+        window = self.target.window
+        own_picks = sorted(workers.mine(picks), key=lambda pick: pick.context(window))
+        parts = list(side_by_side(own_picks, config.micro, config.micro_tokens, window))
         # What on_policy samples is that of the step, also after an interruption.
         torch.manual_seed(seed_for(config.seed, self.step, workers.rank))
-        sums = torch.zeros(5, dtype=torch.float64)
+        sums = torch.zeros(7, dtype=torch.float64)
         for index, part in enumerate(parts):
             pack = self._pack(part, size)
             with workers.together(self._wrapped, last=index == len(parts) - 1):
                 out = self._forward_backward(pack, norm)
             reached, plain = out.right.cumprod(1).sum(), out.ce[~out.ce.isnan()]
-            parts_of_sums = (out.loss, reached, pack.counts.sum(), plain.sum(), plain.numel())
-            sums += torch.tensor([float(part) for part in parts_of_sums])
+            speed = (0.0, 0.0) if out.speed is None else out.speed.tolist()
+            counted = (out.loss, reached, pack.counts.sum(), plain.sum(), plain.numel(), *speed)
+            sums += torch.tensor([float(part) for part in counted])
         with self._costs.phase("optimiser"):
             grad = torch.nn.utils.clip_grad_norm_(self.form.drafter.parameters(), config.clip)
             share = self.schedule.lr_share(self.step)
             self.optimizers.step(share)
             self.average.add(self.step + 1)
         sums = workers.sum(sums)
+        if sums[6]:
+            self._speedup = float(sums[5] / sums[6])
         self.step += 1
         self._costs.add(
             self._costs.now() - start,
@@ -274,7 +280,7 @@ class Trainer:
         costs, config = self._costs, self.form.config
         before = costs.phases["head"]
         start = costs.now()
-        outcome: SlotLosses = self._wrapped(pack, costs)
+        outcome: SlotLosses = self._wrapped(pack, costs, self._speedup)
         torch.autograd.backward(outcome.loss * (self.workers.count / norm))
         inside = costs.phases["head"] - before
         costs.phases["drafter"] += costs.now() - start - inside
@@ -364,6 +370,7 @@ class Trainer:
                 "optimizers": self.optimizers.state(),
                 "progress": asdict(self.progress),
                 "since": asdict(self._costs),
+                "speedup": self._speedup,
             }
             save_state(self.config.folder, state, name)
 

@@ -54,9 +54,8 @@ class DFlashConfig:
     @property
     def window(self) -> int | None:
         """The most tokens of context that any layer sees; None where one sees all."""
-        windows = [kind.window for kind in self.attention]
-        known = [window for window in windows if window is not None]
-        return max(known) if len(known) == len(windows) else None
+        windows = [kind.window for kind in self.attention if kind.window is not None]
+        return max(windows) if len(windows) == len(self.attention) else None
 
     @property
     def generation(self) -> str:
