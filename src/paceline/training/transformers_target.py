@@ -67,12 +67,18 @@ class TransformersModel:
             self.layers[index].register_forward_hook(partial(self._keep, index))
 
     def _spread(self, workers: Workers) -> None:
-        """Spread the layers over all processes; each keeps embedding and head whole."""
-        self.embedding, self.head = self.embedding.clone(), self.head.clone()
+        """Spread the layers over all processes; each keeps the rest, embedding and head, whole.
+
+        What was read from the checkpoint is mapped, so that no process ever holds more than its
+        share of the layers and the one that computes.
+        """
         mesh = init_device_mesh(torch.device(workers.device).type, (workers.count,))
         for layer in self.layers:
-            fully_shard(layer, mesh=mesh)
-        self.module = fully_shard(self.module, mesh=mesh)
+            fully_shard(layer, mesh=mesh, reshard_after_forward=True)
+        self.module = self.module.to(workers.device)
+        self.embedding, self.head = (
+            part.to(workers.device) for part in (self.embedding, self.head)
+        )
 
     def _keep(self, index: int, module: nn.Module, inputs: object, output: object) -> None:
         features = output[0] if isinstance(output, tuple) else output
