@@ -28,7 +28,7 @@ def reader(target: Path, trainset: Path, tmp_path: Path, **changes: Any) -> Trai
     """A run that keeps no features in memory."""
     folder = {"features_folder": str(tmp_path / "features"), "features_gb": 0.0}
     return prepare(config(target, trainset, tmp_path / "run", steps=1, **folder, **changes),
-                   Workers("cpu"))  # fmt: skip
+                   Workers(changes.get("device", "cpu")))  # fmt: skip
 
 
 def read(trainer: Trainer) -> int:
@@ -76,6 +76,21 @@ def test_what_is_read_ahead_is_what_is_asked_for(target, trainset, tmp_path):
     for text in texts:
         assert torch.equal(later.target.read(text).features, fresh.target.read(text).features)
     assert later.target.computed_tokens == 0 and not later.target.folder._coming
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_on_cuda_what_is_read_ahead_is_copied_from_pinned_memory(target, trainset, tmp_path):
+    first = reader(target, trainset, tmp_path, device="cuda")
+    computed = first.target.read_all(first.data.train)
+    later = reader(target, trainset, tmp_path, device="cuda")
+    assert later.target.folder is not None
+    text = later.data.train[0]
+    stored = later.target.folder.read(text)
+    assert stored is not None and stored.features.is_pinned()
+    later.target.expect(later.data.train)
+    for one, other in zip(later.target.read_all(later.data.train), computed, strict=True):
+        assert one.features.is_cuda and torch.equal(one.features, other.features)
 
 
 @pytest.mark.parametrize("damage", ["cut", "bits", "other_text"])

@@ -54,13 +54,21 @@ class FeatureSource(Document):
 class FeatureFolder:
     """A folder of features, whose files take `most` bytes at most: those of all `processes` that
     write. `found` is how many texts it had at the start; `full` says that one found no room since.
+    With `pinned` features are read into memory that a GPU copies from by itself.
 
     The constructor makes the folder where there is none. It raises InvalidRequest for one that
     holds something else, or features of another kind, which it names.
     """
 
-    def __init__(self, path: Path, source: FeatureSource, most: int, processes: int = 1) -> None:
-        self.path = path
+    def __init__(
+        self,
+        path: Path,
+        source: FeatureSource,
+        most: int,
+        processes: int = 1,
+        pinned: bool = False,
+    ) -> None:
+        self.path, self._pinned = path, pinned
         _check_source(path, source)
         self._soft = source.soft_tokens > 0
         sizes = [file.stat().st_size for file in path.glob("*/*.safetensors")]
@@ -114,7 +122,8 @@ class FeatureFolder:
             if not torch.equal(tensors["ids"].long(), text.ids):
                 raise ValueError("it is of another text")
             likely, probabilities = (tensors[key] if self._soft else None for key in SOFT)
-            return Seen(tensors["features"], likely, probabilities)
+            features = tensors["features"]
+            return Seen(features.pin_memory() if self._pinned else features, likely, probabilities)
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             log.warning("%s cannot be used (%s): the target reads this text again", path, error)
             return None

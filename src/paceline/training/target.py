@@ -88,7 +88,7 @@ class TrainingTarget:
             for text in texts:
                 seen = self.folder.read(text)
                 if seen is not None:
-                    features = seen.features.to(self.device)
+                    features = seen.features.to(self.device, non_blocking=True)
                     found[text.number] = replace(seen, features=features)
         return found
 

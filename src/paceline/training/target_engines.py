@@ -105,4 +105,5 @@ def feature_folder(
         soft_tokens=int(config.value("soft_tokens")) * config.soft,
     )
     most = int(config.value("features_folder_gb") * GIB)
-    return FeatureFolder(Path(config.features_folder), source, most, workers.count)
+    pinned = config.device == "cuda"
+    return FeatureFolder(Path(config.features_folder), source, most, workers.count, pinned)
