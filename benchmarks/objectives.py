@@ -103,7 +103,7 @@ def train_arms(args: argparse.Namespace, folder: Path, arms: dict[str, Sequence[
         command = [
             sys.executable, "-m", "paceline.cli", "train", *args.sets, "--model", args.model,
             "--out", str(folder / str(number)), "--hours", f"{args.minutes / 60:.6f}",
-            "--device", args.device, *options, *args.options,
+            "--device", args.device, "--regression", "1", *options, *args.options,
         ]  # fmt: skip
         if args.init:
             command += ["--init", args.init]

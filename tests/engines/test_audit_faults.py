@@ -175,6 +175,7 @@ class OtherModel(FakeEngine):
         return super().post(path, {**body, "prompt": shifted} if shifted else body)
 
 
+@pytest.mark.slow
 def test_a_bias_is_planted_by_the_proxy_as_well() -> None:
     report = audit(FakeEngine(), "law", fault=Biased(0.06))
     assert "law" in bad(report)

@@ -75,6 +75,7 @@ def test_wrong_layers_are_named(pair: Pair, tmp_path: Path) -> None:
                      wrong["how the engine reads the checkpoint"])  # fmt: skip
 
 
+@pytest.mark.slow
 def test_slots_off_by_one_are_named(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     draft = torch_network.TorchDFlash.draft
 
@@ -100,6 +101,7 @@ def test_a_draft_below_the_block_is_named(pair: Pair) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_window_that_a_folder_sets_is_no_fault(pair: Pair, tmp_path: Path) -> None:
     """Paceline lets the drafter see the context of its training only, and the doctor knows."""
     short = tmp_path / "short"
@@ -121,6 +123,7 @@ def with_template(target: Path, folder: Path, template: str) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_another_template_is_named_with_its_first_difference(pair: Pair, tmp_path: Path) -> None:
     template = "{% for m in messages %}<{{ m.role }}> {{ m.content }}\n{% endfor %}"
     other = with_template(pair[0], tmp_path / "other", template)
@@ -131,6 +134,7 @@ def test_another_template_is_named_with_its_first_difference(pair: Pair, tmp_pat
     assert "goes on with '<user>', ours with 'user: '" in wrong["prompt"]
 
 
+@pytest.mark.slow
 def test_a_thinking_mode_is_named(pair: Pair, tmp_path: Path) -> None:
     template = (
         "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"

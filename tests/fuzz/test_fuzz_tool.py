@@ -107,7 +107,7 @@ def test_a_death_is_found_with_its_request(
     ("fault", "failure"),
     [
         ("error", "answers were 5xx"),
-        ("stall", "bystanders' gaps over 250 ms"),
+        pytest.param("stall", "bystanders' gaps over 250 ms", marks=pytest.mark.slow),
         ("hang", "connections ended without a whole answer"),
         ("text", "the reference requests are told another text"),
     ],

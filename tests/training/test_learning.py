@@ -32,7 +32,7 @@ from tests.training.runs import config, drafter_of, learn_by_heart, lengths, los
         {"labels": "target", "mix": {"expected_matches": 1.0, "expected_al": 0.5, "kl": 0.1}},
         {
             "labels": "target",
-            "mix": {"expected_speedup": 1.0, "kl": 0.5},
+            "mix": {"expected_speedup": 0.5, "ce": 1.0},
             "round_costs": (1.1, 1.12, 1.14, 1.16, 1.18),
         },
         {"optimizer": "muon"},

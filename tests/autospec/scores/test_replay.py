@@ -167,6 +167,7 @@ def test_what_a_grammar_forced_is_no_merit_of_a_draft(kind, target, records_dfla
     assert stood(replayed_rounds(target, spec, blind)) != stood(served), "a control that must fail"
 
 
+@pytest.mark.slow
 def test_a_second_generation_drafter_and_a_draft_model_too(target, texts, tmp_path):
     (tmp_path / "small").mkdir()
     blurred = save_tiny(tmp_path / "small", blur=0.01, num_layers=5)
