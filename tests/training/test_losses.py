@@ -84,7 +84,7 @@ class Case:
         return total
 
     def _accepted_at_best_speed(self) -> float:
-        """Of all ways to give each block a length, the accepted tokens of the fastest."""
+        """Return the accepted tokens of the fastest way to give each block a length."""
         accepted = [
             [-slow_expected(chances[:length]) for length in range(SLOTS + 1)]
             for block in range(BLOCKS)

@@ -32,7 +32,7 @@ def tiny_target(target: Path, dtype: str, soft: int = 4, **options: Any) -> Loca
 
 
 def alone(target: Path, dtype: str, text: Text, **options: Any) -> Seen:
-    """What a target shows of a text that has read nothing before."""
+    """Return what a target that has read nothing before shows of a text."""
     return tiny_target(target, dtype, **options).read(text)
 
 
