@@ -22,12 +22,9 @@ void in_team(int64_t threads, Work&& work) {
         team.size = omp_get_num_threads();
         Worker worker{team, omp_get_thread_num()};
 #ifdef PACELINE_AMX
-        amx_configure();
+        const TileMode tiles;
 #endif
         work(worker);
-#ifdef PACELINE_AMX
-        amx_release();
-#endif
     }
 }
 

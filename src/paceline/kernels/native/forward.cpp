@@ -20,12 +20,9 @@ int in_team(Workspace& space, int64_t threads, Prepare&& prepare, Work&& work) {
             space.team.size = omp_get_num_threads();
             Worker worker{space.team, omp_get_thread_num()};
 #ifdef PACELINE_AMX
-            amx_configure();
+            const TileMode tiles;
 #endif
             work(worker);
-#ifdef PACELINE_AMX
-            amx_release();
-#endif
         }
     } catch (const std::bad_alloc&) {
         return 1;

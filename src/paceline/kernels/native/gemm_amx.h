@@ -1,11 +1,30 @@
 // The matrix product on AMX tiles: 16 rows times 16 outputs over 32 k (bf16) or 64 k (int8)
 // per instruction.
 //
-// One row takes the same instructions as 32, so the bits stay with the row. Tiles are always whole:
-// activations have slack rows behind them, whose results land in slack rows that nobody reads.
+// Tiles are always whole: activations have slack rows behind them, whose results land in slack rows
+// that nobody reads.
+//
+// A tile instruction on bf16 adds up the products of a word's first k and those of its second, over
+// its 16 words, and then their sum to the accumulator; numbers below 2^-126 are zeros to it
+// (TDPBF16PS in Intel's Software Developer's Manual). A single row does the same with vectors,
+// which memory keeps waiting less, so the bits stay with the row. Sums of int8 are exact in any
+// order.
 #pragma once
 
+#include <immintrin.h>
+
 #include "gemm.h"
+
+namespace paceline {
+
+// x * y + z, rounded once.
+PL_INLINE Vec fused(Vec x, Vec y, Vec z) {
+    return (Vec)_mm512_fmadd_ps((__m512)x, (__m512)y, (__m512)z);
+}
+PL_INLINE Vec low_half(UVec words) { return (Vec)(words << 16); }
+PL_INLINE Vec high_half(UVec words) { return (Vec)(words & 0xffff0000u); }
+
+}  // namespace paceline
 
 #ifdef PACELINE_AMX_EMULATED
 namespace paceline {
@@ -27,11 +46,19 @@ template <class Format>
 void emulate_dot(int c, int a, int b) {
     for (int r = 0; r < 16; r++) {
         auto sums = (typename Format::Sums)load(emulated_tiles[c].c[r]);
+        Vec even = {}, odd = {};
         for (int k = 0; k < emulated_words[a]; k++) {
             uint32_t word;
             memcpy(&word, &emulated_tiles[a].c[r][k], 4);
-            sums = Format::dot(sums, splat_u(word), (UVec)load(emulated_tiles[b].c[k]));
+            const UVec x = splat_u(word), w = (UVec)load(emulated_tiles[b].c[k]);
+            if constexpr (Format::kWhole) {
+                sums = Format::dot(sums, x, w);
+            } else {
+                even = fused(low_half(x), low_half(w), even);
+                odd = fused(high_half(x), high_half(w), odd);
+            }
         }
+        if constexpr (!Format::kWhole) sums += even + odd;
         store(emulated_tiles[c].c[r], (Vec)sums);
     }
 }
@@ -47,7 +74,6 @@ inline void amx_release() {}
 #define PL_TILE_STORE(t, to, stride) emulate_store(t, to, stride)
 #define PL_TILE_DOT(c, a, b) emulate_dot<Format>(c, a, b)
 #else
-#include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 namespace paceline {
@@ -84,53 +110,93 @@ inline void amx_release() { _tile_release(); }
 
 namespace paceline {
 
+// While it lives, a thread has its tiles, and all of its arithmetic has zeros where tiles have
+// them.
+class TileMode {
+  public:
+    TileMode() : before_(_mm_getcsr()) {
+        constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZeros = 0x0040;
+        _mm_setcsr(before_ | kFlushToZero | kDenormalsAreZeros);
+        amx_configure();
+    }
+    ~TileMode() {
+        amx_release();
+        _mm_setcsr(before_);
+    }
+    TileMode(const TileMode&) = delete;
+    TileMode& operator=(const TileMode&) = delete;
+
+  private:
+    const unsigned before_;
+};
+
 constexpr int64_t kTileWords = 16 * kPanel;              // from 16 words of a panel to the next
 constexpr int64_t kPanelBytes = kPanel * sizeof(float);  // stride of a tile's rows within a panel
 constexpr int64_t kResultBytes = kWidth * sizeof(float);
 
-// Up to 16 rows times one or two panels. Accumulators 0-3, activations 4, weights 5 and 6.
+// Fetches the words of a panel that are needed two steps from here into the L1 cache: a tile waits
+// for the last of its lines.
+PL_INLINE void fetch_tiles(const uint32_t* now) {
+    const uint32_t* from = now + 2 * kTileWords;
+#pragma GCC unroll 32
+    for (int64_t i = 0; i < 2 * kLanes; i++) __builtin_prefetch(from + i * kLanes, 0, 3);
+}
+
+// Up to 16 rows times a panel: accumulators 0 and 1, activations 4, weights 5 and 6.
 template <class Format>
-void amx_flat(const uint32_t* a, int64_t a_bytes, const PanelGroup& w, int64_t tiles, float* c) {
-    const uint32_t *w0 = w.data, *w1 = w0 + w.stride;
-    const bool both = w.count > 1;
+void amx_flat(const uint32_t* a, int64_t a_bytes, const uint32_t* w, int64_t tiles, float* c) {
     PL_TILE_ZERO(0);
     PL_TILE_ZERO(1);
-    PL_TILE_ZERO(2);
-    PL_TILE_ZERO(3);
-    for (int64_t i = 0; i < tiles; i++) {
+    for (int64_t i = 0; i < tiles; i++, w += kTileWords) {
+        fetch_tiles(w);
         PL_TILE_LOAD(4, a + i * 16, a_bytes);
-        PL_TILE_LOAD(5, w0 + i * kTileWords, kPanelBytes);
+        PL_TILE_LOAD(5, w, kPanelBytes);
         PL_TILE_DOT(0, 4, 5);
-        PL_TILE_LOAD(6, w0 + i * kTileWords + kLanes, kPanelBytes);
+        PL_TILE_LOAD(6, w + kLanes, kPanelBytes);
         PL_TILE_DOT(1, 4, 6);
-        if (!both) continue;
-        PL_TILE_LOAD(5, w1 + i * kTileWords, kPanelBytes);
-        PL_TILE_DOT(2, 4, 5);
-        PL_TILE_LOAD(6, w1 + i * kTileWords + kLanes, kPanelBytes);
-        PL_TILE_DOT(3, 4, 6);
     }
     PL_TILE_STORE(0, c, kResultBytes);
     PL_TILE_STORE(1, c + kLanes, kResultBytes);
-    if (!both) return;
-    PL_TILE_STORE(2, c + 2 * kLanes, kResultBytes);
-    PL_TILE_STORE(3, c + 3 * kLanes, kResultBytes);
+}
+
+// Up to so many rows of int8, and beside one row of bf16, vectors are faster than tiles.
+constexpr int64_t kFewRows = 4;
+
+// A row times a panel, as tiles multiply it.
+inline void amx_row(const uint32_t* a, const uint32_t* w, int64_t tiles, float* c) {
+    Vec sums[2] = {};
+    for (int64_t t = 0; t < tiles; t++) {
+        Vec even[2] = {}, odd[2] = {};
+        for (int64_t k = 0; k < 16; k++, a++, w += kPanel) {
+            const UVec x = splat_u(*a);
+            for (int v = 0; v < 2; v++) {
+                __builtin_prefetch(w + kAheadWords * kPanel + v * kLanes, 0, kNextLevel);
+                const UVec words = load_u(w + v * kLanes);
+                even[v] = fused(low_half(x), low_half(words), even[v]);
+                odd[v] = fused(high_half(x), high_half(words), odd[v]);
+            }
+        }
+        for (int v = 0; v < 2; v++) sums[v] += even[v] + odd[v];
+    }
+    for (int v = 0; v < 2; v++) store(c + v * kLanes, sums[v]);
 }
 
 // 32 rows times a panel: accumulators 0-3, activations 4 and 5, weights 6 and 7.
-template <class Format>
+template <class Format, bool kAhead>
 void amx_square(const uint32_t* a, int64_t a_bytes, const uint32_t* w, int64_t tiles, float* c) {
     const uint32_t* lower = a + 4 * a_bytes;  // 16 rows on, in words
     PL_TILE_ZERO(0);
     PL_TILE_ZERO(1);
     PL_TILE_ZERO(2);
     PL_TILE_ZERO(3);
-    for (int64_t i = 0; i < tiles; i++) {
+    for (int64_t i = 0; i < tiles; i++, w += kTileWords) {
+        if (kAhead) fetch_tiles(w);
         PL_TILE_LOAD(4, a + i * 16, a_bytes);
-        PL_TILE_LOAD(6, w + i * kTileWords, kPanelBytes);
+        PL_TILE_LOAD(6, w, kPanelBytes);
         PL_TILE_DOT(0, 4, 6);
         PL_TILE_LOAD(5, lower + i * 16, a_bytes);
         PL_TILE_DOT(2, 5, 6);
-        PL_TILE_LOAD(7, w + i * kTileWords + kLanes, kPanelBytes);
+        PL_TILE_LOAD(7, w + kLanes, kPanelBytes);
         PL_TILE_DOT(1, 4, 7);
         PL_TILE_DOT(3, 5, 7);
     }
@@ -144,15 +210,22 @@ void amx_square(const uint32_t* a, int64_t a_bytes, const uint32_t* w, int64_t t
 template <class Format>
 void gemm_block_amx(const Activations& a, int64_t rows, const PanelGroup& w, int64_t words,
                     float* c) {
+    if (Format::kWhole && rows <= kFewRows) return gemm_stream<Format>(a, rows, w, words, c);
     const int64_t bytes = a.stride * 4, tiles = words / 16;
     for (int64_t r = 0; r < rows; r += 32) {
         const uint32_t* x = a.words + r * a.stride;
-        if (rows - r <= 16) {
-            amx_flat<Format>(x, bytes, w, tiles, c + r * kWidth);
-            return;
+        for (int p = 0; p < w.count; p++) {
+            const uint32_t* panel = w.data + p * w.stride;
+            float* to = c + r * kWidth + p * kPanel;
+            if (!Format::kWhole && rows == 1)
+                amx_row(x, panel, tiles, to);
+            else if (rows - r <= 16)
+                amx_flat<Format>(x, bytes, panel, tiles, to);
+            else if (r == 0)
+                amx_square<Format, true>(x, bytes, panel, tiles, to);
+            else
+                amx_square<Format, false>(x, bytes, panel, tiles, to);
         }
-        for (int p = 0; p < w.count; p++)
-            amx_square<Format>(x, bytes, w.data + p * w.stride, tiles, c + r * kWidth + p * kPanel);
     }
 }
 

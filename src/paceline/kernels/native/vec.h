@@ -202,14 +202,13 @@ PL_INLINE Vec exp2(Vec x) {
     x = max(x, splat(-126.0f));
     Vec shifted = x + magic;
     Vec f = x - (shifted - magic);
-    IVec n = (IVec)shifted - 0x4b400000;
     Vec y = f * 1.5403530e-4f + 1.3333558e-3f;
     y = y * f + 9.6181291e-3f;
     y = y * f + 5.5504109e-2f;
     y = y * f + 2.4022651e-1f;
     y = y * f + 6.9314718e-1f;
     y = y * f + 1.0f;
-    return (Vec)((IVec)y + (n << 23));
+    return (Vec)((IVec)y + ((IVec)shifted << 23));  // the bits of 1.5 * 2^23 leave to the left
 }
 
 PL_INLINE Vec silu(Vec x) { return x / (1.0f + exp2(min(x * -1.44269504f, splat(126.0f)))); }
