@@ -17,6 +17,7 @@ SMALL = ["--max-model-len", "512", "--kv-memory", "64MiB"]
 COPY = "Repeat this exactly: The quick brown fox jumps over the lazy dog, and the dog sleeps on."
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_generate_gives_the_same_text_with_speculation_off(
     capsys: pytest.CaptureFixture[str],

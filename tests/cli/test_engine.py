@@ -85,7 +85,9 @@ def obey_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
+)
 def test_an_engine_is_up_until_a_signal(fake: Path, tmp_path: Path, number: signal.Signals) -> None:
     target, port, log = folder(tmp_path / "target", LLAMA), free_port(), tmp_path / "log.txt"
     with subprocess.Popen(

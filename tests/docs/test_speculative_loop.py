@@ -120,7 +120,9 @@ def second_best(logits: object, position: int, temperature: float, seed: int) ->
 
 @pytest.mark.model
 @pytest.mark.parametrize(
-    ("temperature", "choose"), [(1.0, keyed_by_nothing), (0.0, second_best)], ids=["T=1", "T=0"]
+    ("temperature", "choose"),
+    [pytest.param(1.0, keyed_by_nothing, marks=pytest.mark.slow), (0.0, second_best)],
+    ids=["T=1", "T=0"],
 )
 def test_a_loop_that_chooses_otherwise_is_noticed(
     loop: ModuleType,

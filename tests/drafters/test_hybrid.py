@@ -140,7 +140,11 @@ class Wrong(Planter):
         return proposed
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["known-from-the-start", "found-out"])
+@pytest.mark.parametrize(
+    "known",
+    [pytest.param(True, marks=pytest.mark.slow), False],
+    ids=["known-from-the-start", "found-out"],
+)
 def test_it_accepts_what_is_looked_up_where_dflash_is_hopeless(
     work, answers, known, tmp_path, monkeypatch
 ):

@@ -242,7 +242,7 @@ def test_a_sampling_dflash_drafter_keeps_the_distribution(
 
 
 @one_backend
-@pytest.mark.parametrize("rule", ["token", "block"])
+@pytest.mark.parametrize("rule", ["token", pytest.param("block", marks=pytest.mark.slow)])
 def test_control_a_selector_that_lies_about_its_q_is_noticed(
     make_engine: EngineFactory, tmp_path: Path, rule: str
 ) -> None:

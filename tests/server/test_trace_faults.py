@@ -95,7 +95,13 @@ def a_full_disk(folder: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    "fault", [a_file_in_its_place, a_dead_link, a_disk_that_fails, a_full_disk]
+    "fault",
+    [
+        pytest.param(a_file_in_its_place, marks=pytest.mark.slow),
+        pytest.param(a_dead_link, marks=pytest.mark.slow),
+        a_disk_that_fails,
+        a_full_disk,
+    ],
 )
 def test_a_fault_stops_the_capture_until_it_is_mended_and_no_answer(
     tmp_path: Path, fault: Fault, caplog: pytest.LogCaptureFixture

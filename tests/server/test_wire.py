@@ -220,7 +220,13 @@ def test_sizes_follow_what_was_asked_for() -> None:
 @pytest.mark.parametrize("path", ["chat", "complete"])
 @pytest.mark.parametrize(
     "wanted",
-    [{}, {"logprobs": True}, {"n": 2}, {"return_token_ids": True}, {"max_tokens": 45}],
+    [
+        {},
+        {"logprobs": True},
+        {"n": 2},
+        {"return_token_ids": True},
+        pytest.param({"max_tokens": 45}, marks=pytest.mark.slow),
+    ],
     ids=lambda wanted: ",".join(wanted) or "plain",
 )
 def test_obfuscated_events_are_the_same_with_a_field_more(path: str, wanted: Any) -> None:

@@ -29,7 +29,10 @@ from tests.training.runs import config, drafter_of, learn_by_heart, lengths, los
         pytest.param({}, marks=pytest.mark.slow),
         pytest.param({"generation": "dflash2"}, marks=pytest.mark.slow),
         {"generation": "dflash2", "labels": "target", "mix": {"ce": 0.5, "kl": 0.5}},
-        {"labels": "target", "mix": {"expected_matches": 1.0, "expected_al": 0.5, "kl": 0.1}},
+        pytest.param(
+            {"labels": "target", "mix": {"expected_matches": 1.0, "expected_al": 0.5, "kl": 0.1}},
+            marks=pytest.mark.slow,
+        ),
         {
             "labels": "target",
             "mix": {"expected_speedup": 0.5, "ce": 1.0},

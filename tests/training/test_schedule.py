@@ -146,7 +146,9 @@ def interrupted(monkeypatch, step: int, number: int) -> None:
     monkeypatch.setattr(trainer_module.Trainer, "take_step", take_step)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
+)
 def test_a_stopped_run_is_annealed_and_goes_on(number, target, trainset, tmp_path, monkeypatch):
     usual = signal.getsignal(number)
     whole = config(target, trainset, tmp_path / "whole", steps=40)

@@ -121,7 +121,7 @@ PIXELS = """async ([data, names]) => {
 }"""
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.slow), "dark"])
 def test_a_chart_is_saved_as_a_picture_with_title_legend_and_background(
     url: str, open_page: Open, scheme: str
 ) -> None:

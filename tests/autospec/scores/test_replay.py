@@ -147,7 +147,9 @@ def test_rounds_are_those_of_the_engine(kind, target, dflash, corpus, texts):
         assert {"dflash", "suffix"} <= set(stats.parts), "one part alone drafted"
 
 
-@pytest.mark.parametrize("kind", ["ngram", "suffix", "dflash", "hybrid"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("ngram", marks=pytest.mark.slow), "suffix", "dflash", "hybrid"]
+)
 def test_what_a_grammar_forced_is_no_merit_of_a_draft(kind, target, records_dflash, records):
     spec = f"d={kind}" + (f":{records_dflash}" if kind in ("dflash", "hybrid") else "")
     served = served_rounds(target, spec, records, RECORDS)
