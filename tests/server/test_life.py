@@ -172,7 +172,7 @@ def test_a_slow_client_has_the_whole_drain_to_read(monkeypatch: pytest.MonkeyPat
         assert client.read().endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
 
 
-@pytest.mark.parametrize("signals", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("signals", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_client_that_does_not_read_is_cut_off(
     signals: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

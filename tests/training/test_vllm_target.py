@@ -199,8 +199,8 @@ def test_a_checkpoint_without_a_head_is_refused(target, tmp_path):
     [
         ("raise MemoryError('no room for KV')", r"ended with code 1; .*\n(.*\n)*.*no room for KV"),
         pytest.param("os._exit(7)", "vLLM ended with code 7", marks=pytest.mark.slow),
-        pytest.param("ids = ids[::-1]", "features of another text", marks=pytest.mark.slow),
-        ("ids = ids[:-1]", "features of another text"),
+        ("ids = ids[::-1]", "features of another text"),
+        pytest.param("ids = ids[:-1]", "features of another text", marks=pytest.mark.slow),
     ],
 )
 def test_a_process_that_fails_says_why(fault, told, target, trainset, tmp_path, stand_in):

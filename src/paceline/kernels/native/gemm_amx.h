@@ -5,10 +5,9 @@
 // that nobody reads.
 //
 // A tile instruction on bf16 adds up the products of a word's first k and those of its second, over
-// its 16 words, and then their sum to the accumulator; numbers below 2^-126 are zeros to it
-// (TDPBF16PS in Intel's Software Developer's Manual). A single row does the same with vectors,
-// which memory keeps waiting less, so the bits stay with the row. Sums of int8 are exact in any
-// order.
+// its 16 words, and then their sum to the accumulator; subnormal numbers are zeros to it (TDPBF16PS
+// in Intel's Software Developer's Manual). A single row does the same with vectors, which wait less
+// for memory, so the bits stay with the row. Sums of int8 are exact in any order.
 #pragma once
 
 #include <immintrin.h>
@@ -110,8 +109,7 @@ inline void amx_release() { _tile_release(); }
 
 namespace paceline {
 
-// While it lives, a thread has its tiles, and all of its arithmetic has zeros where tiles have
-// them.
+// While it lives, a thread has its tiles, and its vectors too count subnormal numbers as zeros.
 class TileMode {
   public:
     TileMode() : before_(_mm_getcsr()) {
@@ -143,12 +141,12 @@ PL_INLINE void fetch_tiles(const uint32_t* now) {
 }
 
 // Up to 16 rows times a panel: accumulators 0 and 1, activations 4, weights 5 and 6.
-template <class Format>
+template <class Format, bool kAhead>
 void amx_flat(const uint32_t* a, int64_t a_bytes, const uint32_t* w, int64_t tiles, float* c) {
     PL_TILE_ZERO(0);
     PL_TILE_ZERO(1);
     for (int64_t i = 0; i < tiles; i++, w += kTileWords) {
-        fetch_tiles(w);
+        if (kAhead) fetch_tiles(w);
         PL_TILE_LOAD(4, a + i * 16, a_bytes);
         PL_TILE_LOAD(5, w, kPanelBytes);
         PL_TILE_DOT(0, 4, 5);
@@ -207,6 +205,16 @@ void amx_square(const uint32_t* a, int64_t a_bytes, const uint32_t* w, int64_t t
     PL_TILE_STORE(3, under + kLanes, kResultBytes);
 }
 
+// Up to 32 rows times a panel.
+template <class Format, bool kAhead>
+void amx_rows(const uint32_t* a, int64_t a_bytes, int64_t rows, const uint32_t* w, int64_t tiles,
+              float* c) {
+    if (rows <= 16)
+        amx_flat<Format, kAhead>(a, a_bytes, w, tiles, c);
+    else
+        amx_square<Format, kAhead>(a, a_bytes, w, tiles, c);
+}
+
 template <class Format>
 void gemm_block_amx(const Activations& a, int64_t rows, const PanelGroup& w, int64_t words,
                     float* c) {
@@ -219,12 +227,10 @@ void gemm_block_amx(const Activations& a, int64_t rows, const PanelGroup& w, int
             float* to = c + r * kWidth + p * kPanel;
             if (!Format::kWhole && rows == 1)
                 amx_row(x, panel, tiles, to);
-            else if (rows - r <= 16)
-                amx_flat<Format>(x, bytes, panel, tiles, to);
             else if (r == 0)
-                amx_square<Format, true>(x, bytes, panel, tiles, to);
-            else
-                amx_square<Format, false>(x, bytes, panel, tiles, to);
+                amx_rows<Format, true>(x, bytes, rows, panel, tiles, to);
+            else  // the panel is in the cache
+                amx_rows<Format, false>(x, bytes, rows - r, panel, tiles, to);
         }
     }
 }
