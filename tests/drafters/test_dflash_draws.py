@@ -21,7 +21,9 @@ from tests.drafters.watched import (
 from tests.models.dflash.tiny import SECOND, authors_model, write_drafter
 
 
-@pytest.mark.parametrize("draw", ["argmax", "coupled", "sample"])
+@pytest.mark.parametrize(
+    "draw", ["argmax", pytest.param("coupled", marks=pytest.mark.slow), "sample"]
+)
 @pytest.mark.parametrize("second", [False, True])
 @pytest.mark.parametrize("cut", [False, True])
 def test_sampled_requests_keep_their_text_however_tokens_are_drawn(draw, second, cut, tmp_path):
