@@ -97,7 +97,7 @@ def a_full_disk(folder: Path) -> Iterator[None]:
 @pytest.mark.parametrize(
     "fault",
     [
-        pytest.param(a_file_in_its_place, marks=pytest.mark.slow),
+        a_file_in_its_place,
         pytest.param(a_dead_link, marks=pytest.mark.slow),
         a_disk_that_fails,
         a_full_disk,

@@ -20,8 +20,6 @@ namespace paceline {
 PL_INLINE Vec fused(Vec x, Vec y, Vec z) {
     return (Vec)_mm512_fmadd_ps((__m512)x, (__m512)y, (__m512)z);
 }
-PL_INLINE Vec low_half(UVec words) { return (Vec)(words << 16); }
-PL_INLINE Vec high_half(UVec words) { return (Vec)(words & 0xffff0000u); }
 
 }  // namespace paceline
 
@@ -157,7 +155,7 @@ void amx_flat(const uint32_t* a, int64_t a_bytes, const uint32_t* w, int64_t til
     PL_TILE_STORE(1, c + kLanes, kResultBytes);
 }
 
-// Up to so many rows of int8, and beside one row of bf16, vectors are faster than tiles.
+// Up to so many rows of int8 go through vectors, as a single row of bf16 does: faster than tiles.
 constexpr int64_t kFewRows = 4;
 
 // A row times a panel, as tiles multiply it.
@@ -209,7 +207,9 @@ void amx_square(const uint32_t* a, int64_t a_bytes, const uint32_t* w, int64_t t
 template <class Format, bool kAhead>
 void amx_rows(const uint32_t* a, int64_t a_bytes, int64_t rows, const uint32_t* w, int64_t tiles,
               float* c) {
-    if (rows <= 16)
+    if (!Format::kWhole && rows == 1)
+        amx_row(a, w, tiles, c);
+    else if (rows <= 16)
         amx_flat<Format, kAhead>(a, a_bytes, w, tiles, c);
     else
         amx_square<Format, kAhead>(a, a_bytes, w, tiles, c);
@@ -225,9 +225,7 @@ void gemm_block_amx(const Activations& a, int64_t rows, const PanelGroup& w, int
         for (int p = 0; p < w.count; p++) {
             const uint32_t* panel = w.data + p * w.stride;
             float* to = c + r * kWidth + p * kPanel;
-            if (!Format::kWhole && rows == 1)
-                amx_row(x, panel, tiles, to);
-            else if (r == 0)
+            if (r == 0)
                 amx_rows<Format, true>(x, bytes, rows, panel, tiles, to);
             else  // the panel is in the cache
                 amx_rows<Format, false>(x, bytes, rows - r, panel, tiles, to);

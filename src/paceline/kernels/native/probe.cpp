@@ -49,7 +49,7 @@ int64_t pl_peak(int64_t rounds, int threads) {
     {
         using Format = Bf16;
         float result[256];
-        amx_configure();
+        const TileMode tiles;
         PL_TILE_ZERO(0);
         PL_TILE_ZERO(1);
         PL_TILE_ZERO(2);
@@ -63,7 +63,6 @@ int64_t pl_peak(int64_t rounds, int threads) {
             PL_TILE_DOT(3, 4, 5);
         }
         PL_TILE_STORE(0, result, 64);
-        amx_release();
         sink = result[0];
     }
     return 4 * 2 * 16 * 16 * 32;

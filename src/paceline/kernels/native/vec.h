@@ -90,13 +90,17 @@ PL_INLINE void store_bf16(uint16_t* p, Vec v) {
 #endif
 }
 
+// The first of each pair of bf16 as float, and the second.
+PL_INLINE Vec low_half(UVec pairs) { return (Vec)(pairs << 16); }
+PL_INLINE Vec high_half(UVec pairs) { return (Vec)(pairs & 0xffff0000u); }
+
 // acc[lane] += a.low * b[lane].low + a.high * b[lane].high for pairs of bf16
 PL_INLINE Vec dot2(Vec acc, UVec a, UVec b) {
 #ifdef PACELINE_AVX512BF16
     return (Vec)_mm512_dpbf16_ps((__m512)acc, (__m512bh)a, (__m512bh)b);
 #else
-    acc += (Vec)(a << 16) * (Vec)(b << 16);
-    acc += (Vec)(a & 0xffff0000u) * (Vec)(b & 0xffff0000u);
+    acc += low_half(a) * low_half(b);
+    acc += high_half(a) * high_half(b);
     return acc;
 #endif
 }
