@@ -153,7 +153,7 @@ def test_a_record_that_a_kill_or_a_hand_broke_is_begun_anew(story: Story, record
 
 def test_the_commands_are_such_that_paceline_takes_them(tmp_path: Path) -> None:
     plan = DemoPlan(
-        out=tmp_path / "a folder", drafter=tmp_path / "begin", rows=7, minutes=10, prompts=2
+        out=tmp_path / "a folder", drafter=tmp_path / "begin", rows=7, minutes=18, prompts=2
     )
     plan.trained.mkdir(parents=True)  # as the stages before make it
     (plan.trained / "provenance.json").touch()
@@ -163,7 +163,7 @@ def test_the_commands_are_such_that_paceline_takes_them(tmp_path: Path) -> None:
     commands: list[Any] = [parse(stage.command) for stage in told]
     synth, before, train, after, together, corpus = commands
     assert synth.app == APP and synth.rows == 7
-    assert (synth.hours, train.hours) == pytest.approx((0.03, 0.055), rel=0.01)
+    assert (synth.hours, train.hours) == pytest.approx((0.05, 0.0917), rel=0.01)
     assert train.sets == (str(synth.out),) and train.init == before.drafter == str(plan.drafter)
     assert isinstance(train, TrainConfig)
     assert after.drafter == f"{train.out}/drafter" and after.before == plan.out / "before.json"
@@ -281,7 +281,7 @@ def test_all_of_it_runs_and_is_not_repeated(tmp_path: Path) -> None:
     paceline("train", given, "--out", begin, "--layers", "1", "--taps", "2", "--steps", "12")
     out = tmp_path / "out"
     command = [sys.executable, "-m", "paceline.cli.demo_train", "--out", str(out)]
-    command += ["--drafter", f"{begin}/drafter", "--rows", "160", "--steps", "40"]
+    command += ["--drafter", f"{begin}/drafter", "--rows", "160", "--minutes", "10"]
     command += ["--prompts", "2", "--tokens", "32"]
     first = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert first.returncode == 0, first.stdout + first.stderr
