@@ -23,9 +23,9 @@ def test_every_point_is_timed_with_the_rows_and_the_context_that_it_says(
     seen: list[tuple[int, int]] = []
     work = engine.runner.forward
 
-    def watched(scheduled: list, taps: tuple[int, ...] = ()) -> object:
+    def watched(scheduled: list, taps: tuple[int, ...], *, logits: bool) -> object:
         seen.append((len(scheduled), sum(entry.rows for entry in scheduled)))
-        return work(scheduled, taps)
+        return work(scheduled, taps, logits=logits)
 
     steps: list[TimedStep] = []
     step = Steady.step

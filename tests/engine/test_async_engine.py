@@ -159,7 +159,7 @@ def test_a_step_that_fails_ends_its_streams_and_the_engine_goes_on() -> None:
             await anext(stream)
             forward = engine.engine.runner.forward
 
-            def fail_once(*args: object) -> object:
+            def fail_once(*args: object, logits: bool) -> object:
                 engine.engine.runner.forward = forward
                 raise RuntimeError("a spark")
 

@@ -58,8 +58,8 @@ def test_rows_that_are_not_finite_end_plain_streams(make_engine: EngineFactory) 
     assert not engine.step()[0].finished
     forward = engine.runner.forward
 
-    def broken(*args: Any) -> Any:
-        output = forward(*args)
+    def broken(*args: Any, logits: bool) -> Any:
+        output = forward(*args, logits=logits)
         output.on_host, output.finite = None, torch.zeros_like(output.finite)
         return output
 
@@ -67,3 +67,34 @@ def test_rows_that_are_not_finite_end_plain_streams(make_engine: EngineFactory) 
     (last,) = engine.step()
     assert (last.finish_reason, last.stop_reason) == ("error", "model_not_finite")
     assert last.error is not None and "output token 1 " in last.error
+
+
+def test_logits_are_computed_where_a_round_reads_them(make_engine: EngineFactory) -> None:
+    """A step whose tokens are all the argmax of their rows has none; what anybody beside them asks
+    for has them for all."""
+    engine = make_engine()
+    forward, kept = engine.runner.forward, list[bool]()
+
+    def watched(*args: Any, logits: bool) -> Any:
+        output = forward(*args, logits=logits)
+        kept.append(len(output.logits) > 0)
+        return output
+
+    engine.runner.forward = watched
+    greedy = {"temperature": 0.0, "max_tokens": 6, "ignore_eos": True}
+    asked: list[tuple[dict[str, Any], bool]] = [
+        ({}, False),
+        ({"temperature": 1.0}, True),
+        ({"logprobs": 2}, True),
+        ({"presence_penalty": 0.5}, True),
+        ({"prompt_logprobs": 0}, True),
+    ]
+    for index, (options, wanted) in enumerate(asked):
+        for place, more in enumerate(({}, options)):
+            params = SamplingParams(**(greedy | more))
+            name = f"{index}-{place}"
+            engine.add(engine.make_requests(PROMPTS[place], params, request_id=name))
+        kept.clear()
+        while engine.has_work:
+            assert all(delta.error is None for delta in engine.step())
+        assert kept and any(kept) == wanted, options

@@ -26,6 +26,18 @@ POLICIES = ["throughput", "fixed", "fixed:1", "fixed:3", "off"]
 ROWS = StepCost([1, 12, 64], [10.0, 11.0, 60.0])
 
 
+def tapped_layers(engine: Engine) -> list[tuple[int, ...]]:
+    """A list that gets the tapped layers of every step from now on."""
+    tapped, forward = list[tuple[int, ...]](), engine.runner.forward
+
+    def watched(rows: Any, layers: tuple[int, ...], *, logits: bool) -> Any:
+        tapped.append(layers)
+        return forward(rows, layers, logits=logits)
+
+    engine.runner.forward = watched  # type: ignore[method-assign]
+    return tapped
+
+
 def ready(engine: Engine) -> Engine:
     engine.scheduler.cost = StepCost([1], [1.0])  # nothing is learned from this machine's steps
     engine.drafting.use(Costs(ROWS, {n: DraftCost(d.parallel) for n, d in engine.drafters.items()}))
@@ -145,9 +157,7 @@ def test_a_dflash_drafter_that_does_not_pay_is_not_fed_and_starts_again(
     has seen since, and the text is the same."""
     engine = make_engine(f"d={write_drafter(tmp_path / 'd')}", draft_policy="throughput")
     engine.scheduler.cost = StepCost([1], [1.0])
-    drafter, tapped = engine.drafters["d"], []
-    forward = engine.runner.forward
-    engine.runner.forward = lambda rows, layers: (tapped.append(layers), forward(rows, layers))[1]
+    drafter, tapped = engine.drafters["d"], tapped_layers(engine)
     costs = Costs(ROWS, {"d": DraftCost(True)})
     for count in (1, 2):
         costs.of("d").add_proposal([7] * count, 7, 100.0)
@@ -177,9 +187,7 @@ def test_a_context_past_the_drafters_reach_stops_drafting_and_tapping(
     make_engine: EngineFactory, tmp_path: Path
 ) -> None:
     engine = make_engine(f"d={write_drafter(tmp_path / 'd', max_position_embeddings=48)}")
-    tapped = []
-    forward = engine.runner.forward
-    engine.runner.forward = lambda rows, layers: (tapped.append(layers), forward(rows, layers))[1]
+    tapped = tapped_layers(engine)
     params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
     (request,) = engine.make_requests(list(range(30)), params, request_id="r")
     engine.add([request])

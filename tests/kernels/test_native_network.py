@@ -57,6 +57,20 @@ def test_no_output_rows_still_writes_kv(native: str) -> None:
     assert torch.equal(last[0], Sequences(network, 1, 64).run((0, 0, ids))[-1])
 
 
+def test_without_logits_the_rest_is_the_same(native: str) -> None:
+    network, ids = native_network(CONFIGS["llama"]), ids_of(20)
+    batch = Sequences(network, 1, 64).batch((0, 0, ids))
+    whole = network.forward(batch)
+    argmax, logits = whole.argmax.clone(), whole.logits.clone()
+    whole.logits.zero_()
+    batch.logits = False
+    part = network.forward(batch)
+    assert torch.equal(part.argmax, argmax) and bool(part.finite.all())
+    assert part.logits.shape == (0, 199) and not whole.logits.any(), "nothing was written"
+    batch.logits = True
+    assert torch.equal(network.forward(batch).logits, logits)
+
+
 def test_what_lies_in_unused_slots_does_not_matter(native: str) -> None:
     network, ids = native_network(CONFIGS["llama"]), ids_of(20)
     sequences = Sequences(network, 1, 64)

@@ -247,7 +247,8 @@ class Engine:
         start = time.perf_counter()
         building = self.grammars.build(plan.scheduled)
         layers = self.drafting.choose_taps(plan.scheduled)
-        output = self.runner.forward(plan.scheduled, layers)
+        logits = self._judge.reads_logits(plan)
+        output = self.runner.forward(plan.scheduled, layers, logits=logits)
         with self.spans("grammar"):
             masks = {} if building is None else building.result()
         judged, observed = self._judge(plan, output, masks, progress.ended)

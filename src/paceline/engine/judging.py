@@ -44,6 +44,16 @@ class Judge:
         self._spans = spans
         self._judge_plain = spans.around("commit", self._plain_round)
 
+    def reads_logits(self, plan: Plan) -> bool:
+        """Return whether some round of the step needs more than the argmax of its rows."""
+        outputs = self._roster.outputs
+        for entry in plan.scheduled:
+            if entry.scored:
+                return True
+            if entry.samples and not self._is_plain(entry, outputs[entry.request.id]):
+                return True
+        return False
+
     def __call__(
         self,
         plan: Plan,

@@ -47,12 +47,18 @@ class Runner:
             self._free_rows.append(row)
 
     def forward(
-        self, scheduled: Sequence[Scheduled], feature_layers: tuple[int, ...] = ()
+        self,
+        scheduled: Sequence[Scheduled],
+        feature_layers: tuple[int, ...] = (),
+        *,
+        logits: bool = True,
     ) -> ForwardOutput:
-        """Compute every scheduled row; logits come back for the rows that a token hangs on."""
+        """Compute every scheduled row. What the head says comes back for the rows that a token
+        hangs on; without `logits` it need not be more than their argmax."""
         with self._spans("forward"):
             with self._spans("pack"):
                 batch = self.pack(scheduled)
+                batch.logits = logits
             if batch.sharers is not None and (copies := self._branches.copies):
                 self.network.copy_blocks(*zip(*copies, strict=True))
             return self.network.forward(batch, feature_layers)

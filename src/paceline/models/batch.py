@@ -58,13 +58,14 @@ class ForwardBatch:
     addresses: tuple[int, ...] | None = None  # of the arrays up to logit_rows
     share_starts: np.ndarray | None = None  # [rows + 1]; None: no row is shared
     sharers: np.ndarray | None = None  # [shares]
+    logits: bool = True  # False: argmax and finite are enough; there are no logits then
 
 
 @dataclass(slots=True)
 class ForwardOutput:
     """The tensors may be views of buffers that the next forward overwrites."""
 
-    logits: Tensor  # float32 [outputs, vocabulary]
+    logits: Tensor  # float32 [outputs, vocabulary]; [0, vocabulary] where they were left out
     argmax: Tensor  # int64 [outputs], ties to the lowest id
     finite: Tensor  # bool [outputs], whether a row holds neither NaN nor infinity
     # the residual stream after each tapped layer, [rows, len(feature_layers) * hidden] in its dtype

@@ -81,8 +81,9 @@ class KernelNetwork:
         weakref.finalize(self, self.library.pl_workspace_destroy, self._workspace)
         self._batch, self._buffers = abi.Batch(), dict[str, Tensor]()
         self._batch_ref = ctypes.byref(self._batch)
-        # Views of the buffers, by the rows of logits, the rows of features, and the tapped layers.
-        self._outputs = dict[tuple[int, int, tuple[int, ...]], ForwardOutput]()
+        # Views of the buffers, by the rows of the head, whether they have logits, the rows of
+        # features, and the tapped layers.
+        self._outputs = dict[tuple[int, bool, int, tuple[int, ...]], ForwardOutput]()
         self.record(OFF)
 
     def allocate_kv(self, num_blocks: int) -> None:
@@ -231,20 +232,21 @@ class NativeNetwork(KernelNetwork):
 
     def forward(self, batch: ForwardBatch, feature_layers: tuple[int, ...] = ()) -> ForwardOutput:
         rows, outputs = len(batch.ids), len(batch.logit_rows)
-        shape = outputs, rows if feature_layers else 0, feature_layers
+        shape = outputs, batch.logits, rows if feature_layers else 0, feature_layers
         output = self._outputs.get(shape) or self._make_output(*shape)
         if not rows:
             return output
+        self._batch.logits = self._buffers["logits"].data_ptr() if batch.logits else None
         kept = batch.addresses is not None  # whoever keeps the arrays has sized the tables too
         self._check(batch.positions, batch.block_tables.shape[1] if kept else None)
         self._run(batch, len(feature_layers), self._tapped.get(feature_layers, (0,))[0])
         return output
 
     def _make_output(
-        self, outputs: int, tapped_rows: int, feature_layers: tuple[int, ...]
+        self, outputs: int, with_logits: bool, tapped_rows: int, feature_layers: tuple[int, ...]
     ) -> ForwardOutput:
         """Make and keep the views of the buffers for so many rows."""
-        logits = self._buffer("logits", outputs, self.vocab_size)
+        logits = self._buffer("logits", outputs if with_logits else 0, self.vocab_size)
         argmax = self._buffer("argmax", outputs, dtype=torch.int64)
         finite = self._buffer("finite", outputs, dtype=torch.bool)
         features = None
@@ -257,7 +259,7 @@ class NativeNetwork(KernelNetwork):
             self._outputs.clear()
         on_host = argmax.numpy(), finite.numpy()
         output = ForwardOutput(logits, argmax, finite, features, on_host)
-        self._outputs[outputs, tapped_rows, feature_layers] = output
+        self._outputs[outputs, with_logits, tapped_rows, feature_layers] = output
         return output
 
     def embedding_rows(self, ids: Tensor) -> Tensor:

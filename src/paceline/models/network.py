@@ -231,7 +231,8 @@ class TorchNetwork(DecoderStack):
         with spans(Part.HEAD):
             logits = self._logits(x, plan, len(batch.logit_rows))
             argmax, finite = logits.argmax(-1), torch.isfinite(logits).all(-1)
-        return ForwardOutput(logits, argmax, finite, features)
+        wanted = logits if batch.logits else logits[:0]
+        return ForwardOutput(wanted, argmax, finite, features)
 
     def embedding_rows(self, ids: Tensor) -> Tensor:
         return self.embedding.index_select(0, ids.to(self.device))
