@@ -93,7 +93,7 @@ struct Forward {
         if (count <= kReplicatedRows) {
             for (int64_t i = 0; i < count; i++) one(i);
         } else {
-            worker.share(count, one);
+            worker.share_rows(count, one);
             worker.barrier();
         }
         return w.scales ? whole.read() : Activations{(const uint32_t*)to, hidden_stride / 2};
@@ -380,7 +380,7 @@ struct Forward {
 
     void run(Worker& worker) {
         worker.mark();
-        worker.share(batch.rows, [&](int64_t row) {
+        worker.share_rows(batch.rows, [&](int64_t row) {
             embed(model, batch.ids[row], residual + row * model.hidden);
         });
         worker.barrier();

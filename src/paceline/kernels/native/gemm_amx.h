@@ -130,38 +130,97 @@ constexpr int64_t kTileWords = 16 * kPanel;              // from 16 words of a p
 constexpr int64_t kPanelBytes = kPanel * sizeof(float);  // stride of a tile's rows within a panel
 constexpr int64_t kResultBytes = kWidth * sizeof(float);
 
-// Fetches the words of a panel that are needed two steps from here into the L1 cache: a tile waits
-// for the last of its lines.
-PL_INLINE void fetch_tiles(const uint32_t* now) {
-    const uint32_t* from = now + 2 * kTileWords;
+// Some steps of k of a panel beside some rows: what to multiply, and what to fetch on the way.
+struct TileSteps {
+    const uint32_t* a;
+    int64_t a_bytes;  // from a row to the next
+    const uint32_t* w;
+    int64_t tiles;
+    float* c;               // the accumulators' bits, whatever they count in
+    bool first;             // start from zero, not from c
+    const uint32_t* ahead;  // lines to fetch into the L2 cache, one behind the other
+    int64_t lines;          // so many at each step
+};
+
+// A tile waits for the last of its lines: the first rows of a panel (`kFirst`) fetch its words two
+// steps before they are needed, into the L1 cache.
+template <bool kFirst>
+PL_INLINE void fetch_at(const TileSteps& t, int64_t i) {
+    if constexpr (kFirst) {
+        const uint32_t* from = t.w + (i + 2) * kTileWords;
 #pragma GCC unroll 32
-    for (int64_t i = 0; i < 2 * kLanes; i++) __builtin_prefetch(from + i * kLanes, 0, 3);
+        for (int64_t l = 0; l < 2 * kLanes; l++) __builtin_prefetch(from + l * kLanes, 0, 3);
+    } else {
+        const uint32_t* from = t.ahead + i * t.lines * kLanes;
+        for (int64_t l = 0; l < t.lines; l++) __builtin_prefetch(from + l * kLanes, 0, kNextLevel);
+    }
 }
 
-// Up to 16 rows times a panel: accumulators 0 and 1, activations 4, weights 5 and 6.
-template <class Format, bool kAhead>
-void amx_flat(const uint32_t* a, int64_t a_bytes, const uint32_t* w, int64_t tiles, float* c) {
-    PL_TILE_ZERO(0);
-    PL_TILE_ZERO(1);
-    for (int64_t i = 0; i < tiles; i++, w += kTileWords) {
-        if (kAhead) fetch_tiles(w);
-        PL_TILE_LOAD(4, a + i * 16, a_bytes);
+// Accumulator `tile` as the block of k before left it.
+#define PL_TILE_BEGIN(tile, from)                   \
+    do {                                            \
+        if (t.first)                                \
+            PL_TILE_ZERO(tile);                     \
+        else                                        \
+            PL_TILE_LOAD(tile, from, kResultBytes); \
+    } while (0)
+
+// Up to 16 rows: accumulators 0 and 1, activations 4, weights 5 and 6.
+template <class Format, bool kFirst>
+void amx_flat(const TileSteps& t) {
+    PL_TILE_BEGIN(0, t.c);
+    PL_TILE_BEGIN(1, t.c + kLanes);
+    for (int64_t i = 0; i < t.tiles; i++) {
+        const uint32_t* w = t.w + i * kTileWords;
+        fetch_at<kFirst>(t, i);
+        PL_TILE_LOAD(4, t.a + i * 16, t.a_bytes);
         PL_TILE_LOAD(5, w, kPanelBytes);
         PL_TILE_DOT(0, 4, 5);
         PL_TILE_LOAD(6, w + kLanes, kPanelBytes);
         PL_TILE_DOT(1, 4, 6);
     }
-    PL_TILE_STORE(0, c, kResultBytes);
-    PL_TILE_STORE(1, c + kLanes, kResultBytes);
+    PL_TILE_STORE(0, t.c, kResultBytes);
+    PL_TILE_STORE(1, t.c + kLanes, kResultBytes);
 }
+
+// 32 rows: accumulators 0-3, activations 4 and 5, weights 6 and 7.
+template <class Format, bool kFirst>
+void amx_square(const TileSteps& t) {
+    const uint32_t* lower = t.a + 4 * t.a_bytes;  // 16 rows on, in words
+    float* under = t.c + 16 * kWidth;
+    PL_TILE_BEGIN(0, t.c);
+    PL_TILE_BEGIN(1, t.c + kLanes);
+    PL_TILE_BEGIN(2, under);
+    PL_TILE_BEGIN(3, under + kLanes);
+    for (int64_t i = 0; i < t.tiles; i++) {
+        const uint32_t* w = t.w + i * kTileWords;
+        fetch_at<kFirst>(t, i);
+        PL_TILE_LOAD(4, t.a + i * 16, t.a_bytes);
+        PL_TILE_LOAD(6, w, kPanelBytes);
+        PL_TILE_DOT(0, 4, 6);
+        PL_TILE_LOAD(5, lower + i * 16, t.a_bytes);
+        PL_TILE_DOT(2, 5, 6);
+        PL_TILE_LOAD(7, w + kLanes, kPanelBytes);
+        PL_TILE_DOT(1, 4, 7);
+        PL_TILE_DOT(3, 5, 7);
+    }
+    PL_TILE_STORE(0, t.c, kResultBytes);
+    PL_TILE_STORE(1, t.c + kLanes, kResultBytes);
+    PL_TILE_STORE(2, under, kResultBytes);
+    PL_TILE_STORE(3, under + kLanes, kResultBytes);
+}
+#undef PL_TILE_BEGIN
 
 // Up to so many rows of int8 go through vectors, as a single row of bf16 does: faster than tiles.
 constexpr int64_t kFewRows = 4;
 
 // A row times a panel, as tiles multiply it.
-inline void amx_row(const uint32_t* a, const uint32_t* w, int64_t tiles, float* c) {
+inline void amx_row(const TileSteps& t) {
     Vec sums[2] = {};
-    for (int64_t t = 0; t < tiles; t++) {
+    if (!t.first)
+        for (int v = 0; v < 2; v++) sums[v] = load(t.c + v * kLanes);
+    const uint32_t *a = t.a, *w = t.w;
+    for (int64_t i = 0; i < t.tiles; i++) {
         Vec even[2] = {}, odd[2] = {};
         for (int64_t k = 0; k < 16; k++, a++, w += kPanel) {
             const UVec x = splat_u(*a);
@@ -174,62 +233,61 @@ inline void amx_row(const uint32_t* a, const uint32_t* w, int64_t tiles, float* 
         }
         for (int v = 0; v < 2; v++) sums[v] += even[v] + odd[v];
     }
-    for (int v = 0; v < 2; v++) store(c + v * kLanes, sums[v]);
+    for (int v = 0; v < 2; v++) store(t.c + v * kLanes, sums[v]);
 }
 
-// 32 rows times a panel: accumulators 0-3, activations 4 and 5, weights 6 and 7.
-template <class Format, bool kAhead>
-void amx_square(const uint32_t* a, int64_t a_bytes, const uint32_t* w, int64_t tiles, float* c) {
-    const uint32_t* lower = a + 4 * a_bytes;  // 16 rows on, in words
-    PL_TILE_ZERO(0);
-    PL_TILE_ZERO(1);
-    PL_TILE_ZERO(2);
-    PL_TILE_ZERO(3);
-    for (int64_t i = 0; i < tiles; i++, w += kTileWords) {
-        if (kAhead) fetch_tiles(w);
-        PL_TILE_LOAD(4, a + i * 16, a_bytes);
-        PL_TILE_LOAD(6, w, kPanelBytes);
-        PL_TILE_DOT(0, 4, 6);
-        PL_TILE_LOAD(5, lower + i * 16, a_bytes);
-        PL_TILE_DOT(2, 5, 6);
-        PL_TILE_LOAD(7, w + kLanes, kPanelBytes);
-        PL_TILE_DOT(1, 4, 7);
-        PL_TILE_DOT(3, 5, 7);
-    }
-    float* under = c + 16 * kWidth;
-    PL_TILE_STORE(0, c, kResultBytes);
-    PL_TILE_STORE(1, c + kLanes, kResultBytes);
-    PL_TILE_STORE(2, under, kResultBytes);
-    PL_TILE_STORE(3, under + kLanes, kResultBytes);
-}
-
-// Up to 32 rows times a panel.
-template <class Format, bool kAhead>
-void amx_rows(const uint32_t* a, int64_t a_bytes, int64_t rows, const uint32_t* w, int64_t tiles,
-              float* c) {
+// Up to 32 rows.
+template <class Format, bool kFirst>
+void amx_rows(int64_t rows, const TileSteps& t) {
     if (!Format::kWhole && rows == 1)
-        amx_row(a, w, tiles, c);
+        amx_row(t);
     else if (rows <= 16)
-        amx_flat<Format, kAhead>(a, a_bytes, w, tiles, c);
+        amx_flat<Format, kFirst>(t);
     else
-        amx_square<Format, kAhead>(a, a_bytes, w, tiles, c);
+        amx_square<Format, kFirst>(t);
+}
+
+// Steps of k whose words stay in the L1 cache beside more than 32 rows.
+constexpr int64_t kBlockTiles = 12;
+// Rows up to here stay in the L2 cache, and are read again for every panel. Of more, a few at a
+// time meet all panels.
+constexpr int64_t kRowBytes = 1 << 20;
+
+// Rows that stay in the L2 cache times panels.
+template <class Format>
+void amx_block(const Activations& a, int64_t rows, const PanelGroup& w, int64_t tiles, float* c) {
+    const int64_t groups = ceil_div(rows, 32);
+    const int64_t blocks = groups > 1 ? ceil_div(tiles, kBlockTiles) : 1;
+    const int64_t even = ceil_div(tiles, blocks);
+    // Lines of the next words that each group of rows but the first fetches at each step.
+    const int64_t lines = groups > 1 ? ceil_div(2 * kLanes, groups - 1) : 0;
+    for (int64_t k = 0; k < tiles; k += even) {
+        const int64_t steps = tiles - k < even ? tiles - k : even;
+        for (int p = 0; p < w.count; p++) {
+            const uint32_t* panel = w.data + p * w.stride + k * kTileWords;
+            const uint32_t* next = panel + w.stride;
+            if (p + 1 == w.count)
+                next = w.data + (k + steps < tiles ? (k + steps) * kTileWords : w.count * w.stride);
+            TileSteps t{a.words + k * 16, a.stride * 4, panel, steps,
+                        c + p * kPanel,   k == 0,       next,  lines};
+            amx_rows<Format, true>(rows, t);
+            for (int64_t r = 32; r < rows; r += 32) {
+                t.a += 32 * a.stride, t.c += 32 * kWidth;
+                amx_rows<Format, false>(rows - r, t);
+                t.ahead += steps * lines * kLanes;
+            }
+        }
+    }
 }
 
 template <class Format>
 void gemm_block_amx(const Activations& a, int64_t rows, const PanelGroup& w, int64_t words,
                     float* c) {
     if (Format::kWhole && rows <= kFewRows) return gemm_stream<Format>(a, rows, w, words, c);
-    const int64_t bytes = a.stride * 4, tiles = words / 16;
-    for (int64_t r = 0; r < rows; r += 32) {
-        const uint32_t* x = a.words + r * a.stride;
-        for (int p = 0; p < w.count; p++) {
-            const uint32_t* panel = w.data + p * w.stride;
-            float* to = c + r * kWidth + p * kPanel;
-            if (r == 0)
-                amx_rows<Format, true>(x, bytes, rows, panel, tiles, to);
-            else  // the panel is in the cache
-                amx_rows<Format, false>(x, bytes, rows - r, panel, tiles, to);
-        }
+    const int64_t tiles = words / 16, most = rows * tiles * 64 <= kRowBytes ? rows : 32;
+    for (int64_t r = 0; r < rows; r += most) {
+        const Activations part{a.words + r * a.stride, a.stride};
+        amx_block<Format>(part, rows - r < most ? rows - r : most, w, tiles, c + r * kWidth);
     }
 }
 

@@ -135,6 +135,15 @@ struct Worker {
         }
     }
 
+    // The same for rows: of many, a few adjacent ones are one item.
+    template <class Work>
+    void share_rows(int64_t rows, Work&& work) {
+        const int64_t run = rows >= 64 * team.size ? 8 : 1;
+        share((rows + run - 1) / run, [&](int64_t item) {
+            for (int64_t row = item * run; row < rows && row < (item + 1) * run; row++) work(row);
+        });
+    }
+
     // Calls work(run, item) for the items 0…items(run)-1 of every thread's run, each once in the
     // team. A thread takes its own in their order, and then what is left of the others' runs.
     template <class Items, class Work>

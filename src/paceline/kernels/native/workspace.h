@@ -95,7 +95,7 @@ struct QuantizedRoom {
         if (count <= kReplicatedRows) {
             for (int64_t i = 0; i < count; i++) one(i);
         } else {
-            worker.share(count, one);
+            worker.share_rows(count, one);
             worker.barrier(first_panels(worker, w));
         }
         return to.read();
