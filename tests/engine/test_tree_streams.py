@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paceline.core import SamplingParams
 from paceline.engine import branch_rows, runner
 from paceline.engine.costs import Costs
 from paceline.engine.engine import Engine
@@ -21,8 +22,9 @@ from tests.drafters.watched import run as run_dflash
 from tests.engine import test_grammar_streams
 from tests.engine.planted_trees import TreePlanter, plant_trees
 from tests.engine.test_streams import dflash_truth, expected, jobs, run
-from tests.engine.tiny import EngineFactory
+from tests.engine.tiny import EngineFactory, byte_tokenizer, save_tiny
 from tests.models.dflash.tiny import write_drafter
+from tests.models.dflash.trained import train_tiny
 
 NODES = 12
 
@@ -113,6 +115,51 @@ def test_a_drafter_sees_the_rows_that_stand(tmp_path: Path) -> None:
     assert run_dflash(engine, work, together=4) == truth_runs
     check_tested(engine, planter, kept)
     check_drafts(planter)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A drafter that learnt a little: its first choice is often wrong, and its second right."""
+    target = save_tiny(tmp_path_factory.mktemp("target"), blur=0.0)
+    return train_tiny(tmp_path_factory.mktemp("drafter"), target, PROMPTS, steps=20)
+
+
+PROMPTS = ["aaaa", "hello world", "the quick brown", "once upon a", "def main(", "0123456", "lorem"]
+GREEDY = [{"logprobs": 1}, {"repetition_penalty": 1.2}, {"frequency_penalty": 0.3}]
+SAMPLED = [{"temperature": t, "logprobs": 1} for t in (0.1, 0.2, 0.3, 0.5)]
+
+
+def jobs_of_prompts(options: list[dict[str, Any]]) -> list[tuple[list[int], SamplingParams]]:
+    usual: dict[str, Any] = {"max_tokens": 40, "temperature": 0}
+    return [
+        (byte_tokenizer().encode(prompt), SamplingParams(**usual | {"seed": seed} | more))
+        for more in options
+        for seed, prompt in enumerate(PROMPTS)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "quantize"),
+    [
+        pytest.param("dflash", None, id="dflash"),
+        pytest.param("hybrid", None, id="hybrid"),
+        pytest.param("dflash", "int8", id="dflash-int8"),
+        pytest.param("hybrid", "int8", id="hybrid-int8", marks=pytest.mark.slow),
+    ],
+)
+def test_trees_of_a_trained_drafter_change_no_token(
+    make_engine: EngineFactory, trained: Path, kind: str, quantize: str | None
+) -> None:
+    """Nothing is planted: drafts, chances and trees are the drafter's own."""
+    plain = make_engine(quantize=quantize, prefix_cache=False)
+    engine = make_engine(f"d={kind}:{trained}", quantize=quantize, draft_tree=7)
+    kept = watch_branches(engine)
+    for options in (GREEDY, SAMPLED):
+        work, before = jobs_of_prompts(options), len(kept)
+        assert run(engine, work, together=4) == run(plain, work, together=1)
+        assert len(kept) - before > 2, "hardly a branch stood"
+    if kind == "hybrid":
+        assert engine.stats().speculation.parts["suffix"].accepted_tokens > 0
 
 
 def test_control_branches_that_do_not_see_their_ancestors(
