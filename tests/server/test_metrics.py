@@ -5,11 +5,21 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from paceline.core import FinishReason, OutputDelta, RequestMetrics, Round, SpeculationStats
-from paceline.engine.config import EngineStats
+from paceline.core import (
+    FinishReason,
+    OutputDelta,
+    RequestMetrics,
+    Round,
+    SamplingParams,
+    SpeculationStats,
+)
+from paceline.engine.build import build_engine
+from paceline.engine.config import EngineConfig, EngineStats
+from paceline.engine.step_cost import StepCost
 from paceline.server.cohort_metrics import LABELS
 from paceline.server.metrics import ServerMetrics
 from paceline.server.settings import ServerSettings
+from tests.engine.tiny import tiny_model
 
 from .conftest import Client
 from .fake import FakeAsyncEngine
@@ -113,6 +123,39 @@ def test_a_holdback_is_compared_by_quantile() -> None:
     assert found["paceline:tpot_seconds", "0.99", "m", "speculation"] == pytest.approx(0.0199)
     assert found["paceline:tpot_seconds", "0.99", "holdback", "m"] == pytest.approx(0.03)
     assert found["paceline:holdback_speedup", "0.5", "m"] == pytest.approx(2.0)
+
+
+def test_requests_whose_prompt_is_not_read_yet_are_counted() -> None:
+    sizes = {"token_budget": 16, "max_num_seqs": 3, "prefix_cache": False}
+    config = EngineConfig(model="tiny", backend="torch", dtype="float32", threads=1, **sizes)
+    engine = build_engine(config, tiny_model("float32"))
+    engine.scheduler.cost = StepCost([1], [1.0])  # not of this machine's steps
+    metrics = ServerMetrics("m", engine.stats)
+
+    def gauges() -> tuple[float, float]:
+        families = text_string_to_metric_families(metrics.render().decode())
+        values = {sample.name: sample.value for family in families for sample in family.samples}
+        return values["paceline:num_requests_in_prompt"], values["vllm:num_requests_running"]
+
+    assert gauges() == (0, 0)
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+    for index, length in enumerate((5, 60, 60, 40)):
+        prompt = [7 + (index + place) % 200 for place in range(length)]
+        engine.add(engine.make_requests(prompt, params, request_id=str(index)))
+    assert gauges() == (0, 0), "they wait in the queue, and hold no place"
+    writing: set[str] = set()
+    seen = []
+    while engine.has_work:
+        for delta in engine.step():
+            writing.add(delta.request_id)
+            if delta.finished:
+                writing.remove(delta.request_id)
+        prompting, running = gauges()
+        assert prompting == running - len(writing)
+        seen.append((prompting, running))
+    # one long prompt after the other takes the rows that those who write leave
+    assert seen.count((1, 2)) >= 3 and seen.count((1, 3)) >= 3 and (0, 3) in seen
+    assert seen[-1] == (0, 0)
 
 
 def test_two_servers_in_one_process_do_not_share_metrics(client: Client) -> None:
