@@ -91,6 +91,21 @@ void op_int8_linear(const PlMatrix* w, const uint16_t* x, int64_t rows, int64_t 
     multiply(*w, {(const uint32_t*)q.data(), width / 4, scales.data()}, rows, threads, out);
 }
 
+// Writes the first `room` work items of attention over a batch, each as its sequence, KV head, rows
+// q0…q1-1 and chunks c0…c1-1; returns how many there are.
+int64_t op_plan(const PlBatch* batch, int64_t kv_heads, int64_t group, int32_t* items,
+                int64_t room) {
+    Plan plan;
+    plan.make(*batch, kv_heads, group);
+    const auto count = (int64_t)plan.items.size();
+    for (int64_t i = 0; i < std::min(count, room); i++) {
+        const AttentionItem& item = plan.items[i];
+        for (int32_t value : {item.sequence, item.kv_head, item.q0, item.q1, item.c0, item.c1})
+            *items++ = value;
+    }
+    return count;
+}
+
 // Writes keys and values [rows][kv_heads][head_dim] of one sequence, then attends with queries
 // [kv_heads][rows][group][head_dim] bf16, with kRowSlack heads behind them, into out
 // [rows][heads * head_dim] bf16.

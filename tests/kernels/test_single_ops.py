@@ -169,3 +169,64 @@ def twin(
         caches.append(cache)
     padding = q.new_zeros(pad_rows(rows) - rows, *q.shape[1:])
     return attend(torch.cat([q, padding]), *caches, plan)[:rows]
+
+
+def work_items(
+    ops: ctypes.CDLL, rows: list[int], kv_heads: int, group: int, threads: int, before: int
+) -> np.ndarray:
+    """The items of sequences of so many rows behind `before` tokens each:
+    [items, (sequence, KV head, first row, end, first chunk, end)]."""
+    positions = np.concatenate([before + np.arange(count, dtype=np.int32) for count in rows])
+    seq_starts = np.cumsum([0, *rows]).astype(np.int32)
+    batch = abi.Batch(rows=sum(rows), sequences=len(rows), threads=threads)
+    batch.positions, batch.seq_starts = positions.ctypes.data, seq_starts.ctypes.data
+    items = np.zeros((1000, 6), np.int32)
+    sizes = map(ctypes.c_int64, (kv_heads, group))
+    count = ops.op_plan(ctypes.byref(batch), *sizes, at(items), ctypes.c_int64(len(items)))
+    assert count <= len(items)
+    return items[:count]
+
+
+@pytest.mark.parametrize(
+    ("rows", "kv_heads", "group", "threads", "items", "longest"),
+    [
+        pytest.param([16], 2, 7, 2, 4, 8, id="as many as fit"),  # 13 rows do
+        pytest.param([32], 4, 3, 2, 4, 32, id="whole"),
+        pytest.param([16], 3, 3, 2, 6, 8, id="halves"),
+        pytest.param([16, 16], 3, 3, 4, 12, 8, id="halves of two"),
+        pytest.param([16] * 3, 3, 3, 4, 36, 4, id="quarters of three"),
+        pytest.param([20, 20, 9], 3, 3, 2, 24, 7, id="thirds of the longest"),
+        pytest.param([6], 3, 3, 2, 3, 6, id="too few rows to cut"),
+        pytest.param([5], 1, 24, 3, 2, 3, id="nothing that divides"),
+    ],
+)
+def test_work_items_of_attention_go_evenly_round_the_threads(
+    ops: ctypes.CDLL,
+    rows: list[int],
+    kv_heads: int,
+    group: int,
+    threads: int,
+    items: int,
+    longest: int,
+) -> None:
+    made = work_items(ops, rows, kv_heads, group, threads, before=40)
+    assert (len(made), (made[:, 3] - made[:, 2]).max()) == (items, longest)
+    check_whole(made, rows, kv_heads, chunks=1)
+
+
+def test_few_rows_behind_a_long_context_share_its_chunks(ops: ctypes.CDLL) -> None:
+    """Three items for two threads would leave one of them idle."""
+    made = work_items(ops, [1], 3, 3, 2, before=1023)
+    assert len(made) == 9
+    check_whole(made, [1], 3, chunks=4)
+
+
+def check_whole(made: np.ndarray, rows: list[int], kv_heads: int, chunks: int) -> None:
+    """Every row meets every chunk once for each KV head, and the most work comes first."""
+    seen = np.zeros((kv_heads, sum(rows), chunks), int)
+    for sequence, head, first, end, chunk, last in made:
+        assert sum(rows[:sequence]) <= first < end <= sum(rows[: sequence + 1])
+        seen[head, first:end, chunk:last] += 1
+    assert (seen == 1).all()
+    work = (made[:, 3] - made[:, 2]) * (made[:, 5] - made[:, 4])
+    assert (np.diff(work) <= 0).all()
