@@ -52,7 +52,7 @@ def read_names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize("quantize", [None, "int8"])
 @pytest.mark.parametrize("tied", [True, False])
-def test_the_second_start_maps_what_the_first_packed(
+def test_the_second_start_reads_what_the_first_packed(
     quantize: str | None, tied: bool, packed: Path, tmp_path: Path, read_names: list[str]
 ) -> None:
     model = save_tiny(tmp_path, tie_word_embeddings=tied)
