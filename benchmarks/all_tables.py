@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from harness import HERE, commit, machine
 
+from paceline.drafters.shipped import shipped_folder
 from paceline.models.catalog import pull
 
 
@@ -38,7 +39,8 @@ def tables(
     llama: str | None,
     small: str | None,
 ) -> list[Table]:
-    """Return all tables in order; those that want what is None are left out.
+    """Return all tables in order; those that want what is None are left out, and draft trees where
+    no drafter is shipped for `model`.
 
     `folder` holds the weights of `model`, `build` what tables leave to others; `vllm` and
     `openvino` are interpreters with these engines, `llama` is a folder of prepare_peers.sh, `small`
@@ -79,6 +81,9 @@ def tables(
     default = ("--policy", "throughput")
     add("block_drafts", "speedup", model, overfitted, *default, name="block_drafts-policy")
     each("block_drafts", "cost context", model)
+    if shipped_folder(model):
+        add("draft_trees", model, model)
+        add("draft_trees", model, model, *default, name="draft_trees-policy")
     cells = str(build / "never_slower_auto.jsonl")
     each("never_slower", "run", model, "--out", cells)
     return found

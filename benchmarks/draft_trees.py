@@ -25,7 +25,9 @@ CHAIN, AR = "chain", "off"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
-    parser.add_argument("drafter", help="folder of a DFlash drafter")
+    parser.add_argument(
+        "drafter", help="a DFlash drafter: a folder, or the name of a model that has a shipped one"
+    )
     parser.add_argument("--nodes", default="7,15,31")
     parser.add_argument("--policy", default="fixed")
     parser.add_argument("--prompts", type=int, default=12)

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from paceline.drafters.shipped import shipped_folder
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
@@ -63,9 +65,24 @@ def test_tables_of_peers_are_there_if_peers_are(all_tables: Any) -> None:
     assert names(small="s") - alone == {"speculation-draft-model", "int8-acceptance"}
 
 
+def test_draft_trees_are_measured_with_the_drafter_that_is_shipped(all_tables: Any) -> None:
+    def trees(model: str) -> dict[str, tuple[str, ...]]:
+        peers = dict.fromkeys(("vllm", "openvino", "llama", "small"))
+        found = all_tables.tables(model, "/folder", Path("build"), **peers)
+        return {t.name: t.command[1:] for t in found if "draft_trees" in t.command[0]}
+
+    both = ("smollm2-135m", "smollm2-135m")  # the target, and its drafter
+    assert shipped_folder("smollm2-135m") is not None
+    assert trees("smollm2-135m") == {
+        "draft_trees": both,
+        "draft_trees-policy": (*both, "--policy", "throughput"),
+    }
+    assert trees("qwen2.5-coder-0.5b") == {} and trees("/a/folder") == {}
+
+
 def test_every_table_is_a_script_that_is_there(all_tables: Any) -> None:
     peers = {"vllm": "python", "openvino": "python", "llama": "folder", "small": "s"}
-    for table in all_tables.tables("m", "/m", Path("build"), **peers):
+    for table in all_tables.tables("smollm2-135m", "/m", Path("build"), **peers):
         assert Path(table.command[0]).is_file(), table
 
 
