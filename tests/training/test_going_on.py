@@ -70,7 +70,7 @@ def test_a_regression_out_of_domain_stops_the_run_and_is_never_the_best(target, 
     assert max(row["step"] for row in read_log(out)) == 4
     assert any("REGRESSION" in line for line in said)
     assert result.drafter is None and result.regressed
-    told = r"acceptance length fell on watched by \d+%, more than the allowed 5%, at step 4 "
+    told = r"acceptance length fell on watched by \d+\.\d%, more than the allowed 5.0%, at step 4 "
     told += r"\(held out: \d\.\d\d before the first step, \d\.\d\d then\); no drafter is kept"
     assert re.fullmatch(told, str(result.why)), result.why
     assert not (out / "drafter").exists()
@@ -139,6 +139,36 @@ def test_progress_flags_what_fell_by_more_than_allowed():
     assert not progress.add(8, {"own": score(2.5)}, {"other": score(1.89)})
     assert progress.regressions == {"other": pytest.approx(0.055)}
     assert progress.best == 4 and progress.best_length == 1.8
+
+
+def test_a_run_whose_better_drafters_fell_elsewhere_says_what_would_allow_them(
+    target, trainset, tmp_path
+):
+    first = drafter_of(config(target, trainset, tmp_path / "first", steps=4))
+    options = {"layers": None, "taps": None, "block": None, "init": str(first)}
+    trainer = prepare(config(target, trainset, tmp_path / "run", steps=8, **options), ONE)
+
+    def add(step: int, own: float, other: float) -> None:
+        held, watched = Score(10, own, (own - 1,)), Score(10, other, (other - 1,))
+        trainer.progress.add(step, {"own": held}, {"other": watched, "same": held})
+
+    add(0, 1.5, 2.0)
+    add(2, 1.4, 1.0)  # learnt nothing: no --regression would have kept it
+    none_better = run_module._result(trainer)
+    assert str(none_better.why).startswith("no evaluation was better than before")
+    assert not none_better.regressed
+    add(4, 1.8, 1.75)
+    add(6, 1.6, 1.25)
+    assert run_module._result(trainer) == TrainingResult(
+        None,
+        "no drafter is kept: acceptance length fell on other by 12.5%, more than the allowed "
+        "5.0%, at step 4 (held out: 1.50 before the first step, 1.80 then); --regression 0.13 "
+        "would allow it, in a run with another --out; the run came to its end",
+        regressed=True,
+    )
+    add(8, 1.55, 2.0)
+    kept = run_module._result(trainer)
+    assert kept.why is None and kept.drafter is not None and not kept.regressed
 
 
 def test_patience_ends_a_run_that_no_longer_gets_better(target, trainset, tmp_path):

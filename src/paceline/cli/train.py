@@ -17,7 +17,7 @@ from paceline.core.documents import checked
 from paceline.core.field_types import fields_of
 from paceline.training.config import Count, Sets, Tracker, TrainConfig
 
-REGRESSED = 3  # exit code where --on-regression stop ended a run that left no drafter
+REGRESSED = 3  # exit code where a fall out of domain is why there is no drafter
 ABOUT = {name: field.description or "" for name, field in fields_of(TrainConfig).items()}
 
 

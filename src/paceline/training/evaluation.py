@@ -9,6 +9,7 @@ forced are guessed and counted here as all others are, where serving commits the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
@@ -148,34 +149,45 @@ class Progress:
         be said, and for a run that goes on from a drafter, whose earlier slots are not counted."""
         if self.judged:
             return None
-        points = [
-            (entry["slots"], fmean(score["length"] for score in entry["held_out"].values()))
-            for entry in self.history
-        ]
+        points = [(entry["slots"], _held_out(entry)) for entry in self.history]
         return forecast(points, slots)
 
     @property
     def regressions(self) -> dict[str, float]:
         """The sets that are watched whose acceptance length fell by more than allowed since the
         start, and the share by which it fell."""
-        if not (self.judged and self.history):
+        return self._fallen(self.history[-1]) if self.history else {}
+
+    @property
+    def refused(self) -> dict[str, Any] | None:
+        """The evaluation with the best held-out score of a run whose every better evaluation was
+        a regression; None where none was better, or one is kept."""
+        if self.best or not self.history:
+            return None
+        top = max(self.history, key=_held_out)
+        return top if self._fallen(top) else None
+
+    def _fallen(self, entry: Mapping[str, Any]) -> dict[str, float]:
+        if not self.judged:
             return {}
-        first, last = self.history[0]["out_of_domain"], self.history[-1]["out_of_domain"]
-        fallen = {name: 1 - last[name]["length"] / first[name]["length"] for name in first}
+        first, then = self.history[0]["out_of_domain"], entry["out_of_domain"]
+        fallen = {name: 1 - then[name]["length"] / first[name]["length"] for name in first}
         return {name: share for name, share in fallen.items() if share > self.regression}
 
-    def told_fall(self) -> str:
-        """Say which sets fell by how much at the last evaluation, and what was learnt by then."""
-        first, last = self.history[0], self.history[-1]
-        fell = " and ".join(f"{name} by {share:.0%}" for name, share in self.regressions.items())
-        start, end = (
-            fmean(score["length"] for score in entry["held_out"].values())
-            for entry in (first, last)
-        )
+    def told_fall(self, entry: Mapping[str, Any]) -> str:
+        """Say which sets fell by how much at an evaluation, and what was learnt by then."""
+        fallen = self._fallen(entry).items()
+        fell = " and ".join(f"{name} by {share:.1%}" for name, share in fallen)
         return (
-            f"acceptance length fell on {fell}, more than the allowed {self.regression:.0%}, at "
-            f"step {last['step']} (held out: {start:.2f} before the first step, {end:.2f} then)"
+            f"acceptance length fell on {fell}, more than the allowed {self.regression:.1%}, at "
+            f"step {entry['step']} (held out: {_held_out(self.history[0]):.2f} before the first "
+            f"step, {_held_out(entry):.2f} then)"
         )
+
+    def allowing(self, entry: Mapping[str, Any]) -> float:
+        """Return the least `regression`, in whole percents, that allows the falls of an
+        evaluation."""
+        return math.ceil(100 * max(self._fallen(entry).values())) / 100
 
     def numbers(self) -> dict[str, float]:
         """Return the last evaluation for the log: AL incl. bonus, the acceptance of the first slot,
@@ -192,6 +204,11 @@ class Progress:
         for name, share in self.regressions.items():
             entries[f"regression/{name}"] = share
         return entries
+
+
+def _held_out(entry: Mapping[str, Any]) -> float:
+    """Return the mean held-out acceptance length of an entry of a history."""
+    return fmean(score["length"] for score in entry["held_out"].values())
 
 
 def production_gaps(scores: Mapping[str, Any]) -> dict[str, float]:

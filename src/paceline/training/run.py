@@ -55,7 +55,7 @@ from paceline.training.workers import Workers, keep_freed_memory
 class TrainingResult:
     """The end of a run. `drafter` is the folder of the best drafter, None where no evaluation was
     better than before the first step; `why` says so, or why the run ended early. `regressed` says
-    that a fall of a set that is watched ended it."""
+    that a fall of a set that is watched ended it, or is why no drafter was kept."""
 
     drafter: Path | None
     why: str | None
@@ -119,14 +119,18 @@ def _workers(config: TrainConfig) -> Iterator[Workers]:
 
 
 def _result(trainer: Trainer) -> TrainingResult:
-    best, why = trainer.progress.best, trainer.finished
-    regressed = trainer.config.on_regression == "stop" and bool(trainer.progress.regressions)
+    progress, why = trainer.progress, trainer.finished
+    best = progress.best
     drafter = trainer.config.folder / DRAFTER if best else None
-    if regressed:
+    if trainer.regressed:
         kept = f"the drafter of step {best} is kept" if best else "no drafter is kept"
-        return TrainingResult(drafter, f"{why}; {kept}", regressed)
+        return TrainingResult(drafter, f"{why}; {kept}", True)
     if drafter is None:
         why = why or "the run came to its end"
+        if (refused := progress.refused) is not None:
+            fell, allowing = progress.told_fall(refused), progress.allowing(refused)
+            hint = f"--regression {allowing:g} would allow it, in a run with another --out"
+            return TrainingResult(None, f"no drafter is kept: {fell}; {hint}; {why}", True)
         why = f"no evaluation was better than before the first step; {why}"
     return TrainingResult(drafter, why)
 

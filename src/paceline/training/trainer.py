@@ -132,10 +132,11 @@ class Trainer:
     @property
     def _over(self) -> bool:
         end = self.schedule.end
-        return self._regressed or (end is not None and self.step >= end)
+        return self.regressed or (end is not None and self.step >= end)
 
     @property
-    def _regressed(self) -> bool:
+    def regressed(self) -> bool:
+        """Whether a fall out of domain ends the run."""
         return self.config.on_regression == "stop" and bool(self.progress.regressions)
 
     @property
@@ -146,8 +147,8 @@ class Trainer:
     @property
     def finished(self) -> str | None:
         """The reason why the run ended before its planned end, or None."""
-        if self._regressed:
-            return self.progress.told_fall()
+        if self.regressed:
+            return self.progress.told_fall(self.progress.history[-1])
         decisions = self.schedule.decisions
         if self._stopping or decisions.ends == STOPPED:
             place = self.step if self._stopping else decisions.decay_start
