@@ -19,6 +19,7 @@ from paceline.bench.load.client import ChatClient, ServerError, served_model
 from paceline.bench.load.server_process import ServerProcess
 from paceline.bench.prompts import BenchPrompt
 from paceline.core import PacelineError
+from tests.orphans import on_linux, outlives_parent
 
 PROMPT = BenchPrompt("hello", "chat", ({"role": "user", "content": "Hello"},))
 COUNTS = {"num_spec_steps": 1, "num_accepted_draft_tokens": 2, "num_draft_tokens": 4}
@@ -129,3 +130,18 @@ def test_a_server_that_refuses_its_options_is_reported_with_its_last_words(tmp_p
     with pytest.raises(PacelineError, match=r"code 2[\s\S]*invalid int value: 'many'"):
         server.wait_until_healthy(60)
     assert not server.stop()
+
+
+SERVER = """
+import sys, time
+from pathlib import Path
+from paceline.bench.load.server_process import ServerProcess
+ServerProcess.program = (sys.argv[1],)
+server = ServerProcess((), Path("/dev/null"))
+time.sleep(600)
+"""
+
+
+@on_linux
+def test_a_server_ends_with_whoever_started_it(tmp_path: Path) -> None:
+    assert not outlives_parent(SERVER, tmp_path)

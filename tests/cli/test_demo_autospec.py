@@ -22,6 +22,7 @@ from paceline.cli import parse
 from paceline.cli.demo_autospec import DAY_SECONDS, AutospecStory
 from paceline.cli.demo_report import ShopPeriods, report
 from paceline.cli.demo_traffic import AFTER, BEFORE, ShopAnswer, TrafficLoad, answer_to
+from tests.orphans import on_linux, outlives_parent
 
 CHANGED, TRIED, RECOVERED, MEASURED, PUSHED = 1000.0, 1100.0, 1200.0, 1260.0, 1270.0
 
@@ -55,6 +56,24 @@ def test_the_policy_and_its_job_are_such_that_autospec_takes_them(
     values = {"model": "m", "data": "set", "init": init, "out": "run", "python": "python"}
     command: Any = parse(fill(job.command, values)[3:])
     assert (command.model, command.sets, command.out) == ("m", ("set",), "run")
+
+
+STORY = """
+import sys, time
+from pathlib import Path
+from rich.console import Console
+from paceline.cli import demo_autospec
+demo_autospec.sys.executable = sys.argv[1]
+story = demo_autospec.AutospecStory(Console(quiet=True), Path("."), 1.0)
+"""
+ALONE = "story._run('x')\n"
+BESIDE = "with story._background(['x']):\n    time.sleep(600)\n"
+
+
+@on_linux
+@pytest.mark.parametrize("started", [ALONE, BESIDE])
+def test_its_commands_end_with_the_demo(started: str, tmp_path: Path) -> None:
+    assert not outlives_parent(STORY + started, tmp_path)
 
 
 @pytest.mark.parametrize("fault", ["status", "connection", "off", ""])

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +25,7 @@ from tests.cli.test_demo import FakeServer, outcomes, pair
 from tests.docs.blocks import ROOT
 from tests.drafters.corpora import an_answer, make_corpus
 from tests.evaluate.made import evaluated, row
+from tests.orphans import on_linux, outlives_parent
 
 
 class Story:
@@ -106,30 +104,9 @@ demo_stages.execute(["x"], lambda: None)
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's end")
+@on_linux
 def test_a_stage_ends_with_whoever_started_it(tmp_path: Path) -> None:
-    told, stage = tmp_path / "pid", tmp_path / "python"
-    stage.write_text(f"#!/bin/sh\necho $$ > {told}.new; mv {told}.new {told}; exec sleep 600\n")
-    stage.chmod(0o755)
-    with subprocess.Popen([sys.executable, "-c", LIVE, str(stage)]) as parent:
-        while not told.exists():
-            assert parent.poll() is None
-            time.sleep(0.01)
-        parent.kill()
-    child = int(told.read_text())
-    for _ in range(1000):
-        if not is_alive(child):
-            return
-        time.sleep(0.01)
-    os.kill(child, signal.SIGKILL)
-    raise AssertionError("the stage went on without its parent")
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    assert not outlives_parent(LIVE, tmp_path)
 
 
 def test_what_stands_behind_a_stage_that_ran_is_run_as_well(story: Story) -> None:

@@ -39,6 +39,7 @@ from paceline.cli.options import run_alone
 from paceline.core import PacelineError
 from paceline.core.document_help import about
 from paceline.core.documents import checked
+from paceline.core.signals import die_with_parent
 from paceline.drafters import shipped
 
 FIRST_SECONDS = 60.0  # of traffic before the first corpus
@@ -294,6 +295,7 @@ class AutospecStory:
         done = subprocess.run(
             [sys.executable, "-m", "paceline.cli", *words],
             check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            preexec_fn=die_with_parent,
         )  # fmt: skip
         say(self.console, done.stdout.rstrip())
         if done.returncode != 0:
@@ -305,6 +307,7 @@ class AutospecStory:
         process = subprocess.Popen(
             [sys.executable, "-m", "paceline.cli", *words],
             text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            preexec_fn=die_with_parent,
         )  # fmt: skip
         assert process.stdout is not None
         lines = process.stdout

@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.text import Text
 from typing_extensions import TypedDict  # pydantic reads these before Python 3.12
 
+from paceline.core.signals import die_with_parent
 from paceline.dataset.training_set import write_whole
-from paceline.engines.supervisor import die_with_parent
 
 RECORD = "stages.json"
 BEAT = 5.0  # seconds between two notes of how long a stage has run

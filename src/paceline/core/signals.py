@@ -1,13 +1,19 @@
-"""SIGTERM and Ctrl-C as a request to end soon."""
+"""SIGTERM and Ctrl-C as a request to end soon, and children that end with their parent."""
 
 from __future__ import annotations
 
+import ctypes
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+
+PR_SET_PDEATHSIG = 1
+# Looked up here: between fork and exec, nothing may wait for a lock that another thread held.
+_PRCTL = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 
 
 @contextmanager
@@ -30,3 +36,10 @@ def ending_on_signals(end: Callable[[], None]) -> Iterator[None]:
     finally:
         for caught, handler in usual.items():
             signal.signal(caught, handler)
+
+
+def die_with_parent() -> None:
+    """Let the system kill this process when the thread that started it ends (Linux). For
+    subprocess's `preexec_fn`."""
+    if _PRCTL is not None:
+        _PRCTL(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

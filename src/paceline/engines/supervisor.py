@@ -43,7 +43,7 @@ def main(pid_fd: int, grace: float, alone: float, command: list[str]) -> int:
             command,
             stdin=subprocess.DEVNULL,
             process_group=0,
-            preexec_fn=die_with_parent,
+            preexec_fn=_die_with_parent,
         )
     except OSError as error:
         print(f"{command[0]}: {error.strerror}", flush=True)
@@ -118,8 +118,9 @@ def _children() -> list[int]:
         return []
 
 
-def die_with_parent() -> None:
-    """Let the system kill this process when the one that started it ends (Linux)."""
+def _die_with_parent() -> None:
+    """Let the system kill this process when the one that started it ends (Linux); what
+    core.signals has as well, which cannot be imported here."""
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

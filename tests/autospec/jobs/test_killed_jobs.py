@@ -21,6 +21,7 @@ from tests.autospec.jobs.running import (
     until_over,
 )
 from tests.autospec.store.killed import killed_after, killed_at
+from tests.orphans import is_alive
 
 MOST_POINTS = 40
 
@@ -166,14 +167,6 @@ def test_a_job_that_dies_each_time_is_given_up(folder: Path) -> None:
 
 def ended(folder: Path, number: int) -> bool:
     return (folder / "jobs" / str(number) / "start-1" / "exit.json").exists()
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
 
 
 def test_a_supervisor_that_is_stopped_is_not_taken_for_dead(folder: Path) -> None:

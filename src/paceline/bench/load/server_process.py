@@ -15,14 +15,16 @@ from typing import ClassVar
 import httpx
 
 from paceline.core import PacelineError
+from paceline.core.signals import die_with_parent
 
 HOST = "127.0.0.1"
 STOP_SECONDS = 30.0
 
 
 class ServerProcess:
-    """A server that starts on construction. `arguments` go to `paceline serve`, and its output to
-    `log`. `source` is the `src` folder of another checkout to run, in place of this one."""
+    """A server that starts on construction, and ends with the thread that constructed it (Linux).
+    `arguments` go to `paceline serve`, and its output to `log`. `source` is the `src` folder of
+    another checkout to run, in place of this one."""
 
     program: ClassVar[Sequence[str]] = (sys.executable, "-m", "paceline.cli", "serve")
 
@@ -36,6 +38,7 @@ class ServerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
+                preexec_fn=die_with_parent,
                 env=None if source is None else {**os.environ, "PYTHONPATH": str(source)},
             )
 
