@@ -58,9 +58,10 @@ def test_without_a_terminal_the_state_is_printed_once(
     else:
         monkeypatch.setenv("COLUMNS", columns)
     forecast = {"forecast/al": 2.5, "forecast/low": 2.4, "forecast/high": 2.75}
+    foreign = {"foreign/shop/al": 1.5, "gap/shop": 0.25}
     run = write(
         tmp_path / "run", score(0, 1.0), step(10), {"step": 20, "decay_steps": 5.0}, step(20),
-        {**score(20, 1.75), **forecast, "regression/code": 0.07},
+        {**score(20, 1.75), **forecast, **foreign, "regression/code": 0.07},
     )  # fmt: skip
     with locked(run):
         assert main(["drafter", "watch", str(run)]) == 0
@@ -73,13 +74,14 @@ def test_without_a_terminal_the_state_is_printed_once(
         f"loss 7.000 nats {BARS[-1]}{BARS[0]}",
         "AL 2.50 (2.40 to 2.75)",
         "AL fell by 7% on code",
+        "production gap of shop: AL 0.25, held out minus foreign",
     ):
         assert words in said, said
     assert main(["drafter", "watch", str(run)]) == 0
     ended = capsys.readouterr().out
     assert "no process is training in this folder" in ended
     assert "left" not in ended and "forecast" not in ended
-    rows = [line.split() for line in said.splitlines() if "held out" in line]
+    rows = [line.split() for line in said.splitlines() if "shop, held out" in line]
     assert rows == [["shop,", "held", "out", "1.75", "1.75", "50%", "25%", f"{BARS[0]}{BARS[-1]}"]]
 
 
@@ -151,12 +153,12 @@ def test_a_run_that_diverged_says_so_and_still_shows(
     run = write(
         tmp_path / "run", step(10), step(20, loss=0.0, objective=nan, grad_norm=nan),
         {**score(20, 1.5), "held_out/first/al": nan, "held_out/first/first": nan,
-         "regression/first": 0.5, "held_out/[red]/al": 1.25},
+         "regression/first": 0.5, "gap/first": nan, "held_out/[red]/al": 1.25},
     )  # fmt: skip
     assert main(["drafter", "watch", str(run)]) == 0
     said = capsys.readouterr().out
     assert "the loss is not a finite number any more" in said and "loss – nats" in said
-    assert "AL fell by 50% on first" in said
+    assert "AL fell by 50% on first" in said and "production gap of first: AL –" in said
     assert "first, held out" in said and "[red], held out" in said
     json.dumps(run_state(run), allow_nan=False)  # as the page's answer is
 

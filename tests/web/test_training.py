@@ -14,7 +14,10 @@ from .serving import Open
 
 def test_runs_are_shown_and_followed(tmp_path: Path, open_page: Open) -> None:
     forecast = {"forecast/al": 2.5, "forecast/low": 2.4, "forecast/high": 2.75}
-    going = write(tmp_path / "going", score(0, 1.0), step(10), {**score(20, 1.75), **forecast})
+    gap = {"foreign/shop/al": 1.5, "gap/shop": 0.25}
+    going = write(
+        tmp_path / "going", score(0, 1.0), step(10), {**score(20, 1.75), **forecast, **gap}
+    )
     ended = write(tmp_path / "ended", score(0, 1.0), {**score(5, 2.25), "regression/code": 0.07})
     broken = write(tmp_path / "broken", step(10))
     (broken / LOG).write_text("{\n")
@@ -26,6 +29,7 @@ def test_runs_are_shown_and_followed(tmp_path: Path, open_page: Open) -> None:
         for words in (
             "Step 20", "Loss 8.000 nats", "1,234 slots/s", "8 % of the matmul peak",
             "drafter 10", "AL 2.50 (2.40 to 2.75)", "shop, held out", "code, out of domain",
+            "Production gap of shop: AL 0.25, held out minus foreign.",
         ):  # fmt: skip
             assert words in text, (words, text)
         row = card.locator("tr", has_text="shop, held out").locator("td").all_inner_texts()

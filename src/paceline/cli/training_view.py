@@ -66,6 +66,8 @@ def _lines(run: RunState) -> Iterator[str]:
         yield f"train AL {_shown(train_al[-1], '.2f')} {curve(train_al)}"
     for name, lost in run["fallen"].items():
         yield f"AL fell by {100 * lost:.0f}% on {name}"
+    for name, gap in run["gaps"].items():
+        yield f"production gap of {name}: AL {_shown(gap, '.2f')}, held out minus foreign"
 
 
 def _acceptance(sets: Sequence[ScoredSet]) -> RenderableType:

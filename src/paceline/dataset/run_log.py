@@ -63,7 +63,8 @@ class RunForecast(TypedDict):
 
 class RunState(TypedDict):
     """The state of a run. `speed` is None before the first steps are logged; `is_falling` says that
-    the learning rate falls to the end; `fallen` maps sets to the share that their AL lost."""
+    the learning rate falls to the end; `fallen` maps sets to the share that their AL lost, `gaps`
+    to their production gap, AL on held-out prompts minus AL on foreign ones."""
 
     folder: str
     step: int
@@ -75,6 +76,7 @@ class RunState(TypedDict):
     sets: list[ScoredSet]
     forecast: RunForecast | None
     fallen: dict[str, float]
+    gaps: dict[str, float | None]
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
@@ -136,6 +138,11 @@ def run_state(folder: Path) -> RunState:
             name.removeprefix("regression/"): share
             for name, share in last.items()
             if name.startswith("regression/")
+        },
+        "gaps": {
+            name.removeprefix("gap/"): _finite(last, name)
+            for name in last
+            if name.startswith("gap/")
         },
     }
 

@@ -112,7 +112,7 @@ function stateOf({ is_running: isRunning, is_falling: isFalling, step }) {
 }
 
 /** Return lines of how far and how fast a run is. @param {RunState} run */
-function facts({ step, speed, forecast, fallen, loss, is_running: isRunning }) {
+function facts({ step, speed, forecast, fallen, gaps, loss, is_running: isRunning }) {
   const lines = [];
   if (speed) {
     const left = isRunning ? `, ${duration(speed.hours_left)} left` : "";
@@ -130,6 +130,9 @@ function facts({ step, speed, forecast, fallen, loss, is_running: isRunning }) {
   if (forecast && isRunning) {
     lines.push(`Forecast for the end: AL ${fixed(forecast.al, 2)} (${fixed(forecast.low, 2)} to `
       + `${fixed(forecast.high, 2)}).`);
+  }
+  for (const [name, gap] of Object.entries(gaps)) {
+    lines.push(`Production gap of ${name}: AL ${fixed(gap, 2)}, held out minus foreign.`);
   }
   return [
     ...lines.map((line) => h("p", {}, line)),

@@ -928,7 +928,8 @@ export interface RunSpeed {
 
 /**
  * The state of a run. `speed` is None before the first steps are logged; `is_falling` says that the
- * learning rate falls to the end; `fallen` maps sets to the share that their AL lost.
+ * learning rate falls to the end; `fallen` maps sets to the share that their AL lost, `gaps` to
+ * their production gap, AL on held-out prompts minus AL on foreign ones.
  */
 export interface RunState {
   folder: string;
@@ -941,6 +942,7 @@ export interface RunState {
   sets: ScoredSet[];
   forecast: RunForecast | null;
   fallen: { [key: string]: number };
+  gaps: { [key: string]: number | null };
 }
 
 /** AL incl. bonus with its 95% interval, as a version was scored on a cohort's answers. */
