@@ -179,6 +179,26 @@ def test_patience_ends_a_run_that_no_longer_gets_better(target, trainset, tmp_pa
     assert result.drafter is not None and result.why == "2 evaluations in a row were no better"
 
 
+def test_patience_ends_a_run_that_no_longer_gets_better_out_of_domain(
+    target, trainset, tmp_path, monkeypatch
+):
+    real = Progress.add
+
+    def add(self: Progress, step: int, held: Any, other: Any, *rest: Any, **named: Any) -> bool:
+        assert other, "the set has neighbours"
+        rising, same = 1.5 + step / 100, 1.5
+        held = {name: Score(10, rising, (rising - 1,)) for name in held}
+        other = {name: Score(10, same, (same - 1,)) for name in other}
+        return real(self, step, held, other, *rest, **named)
+
+    monkeypatch.setattr(Progress, "add", add)
+    out = tmp_path / "run"
+    result = train(config(target, trainset, out, steps=100, patience=2), quiet)
+    # The second evaluation in a row is that of step 12; a decay of 12 / 10 steps follows.
+    assert lengths(out) == pytest.approx([1.5, 1.54, 1.58, 1.62, 1.64])
+    assert result.drafter is not None and result.why == "2 evaluations in a row were no better"
+
+
 def test_a_whole_head_stays_whole(target, trainset, tmp_path):
     """Going on from a drafter cuts nothing that it could draft before."""
     first = drafter_of(config(target, trainset, tmp_path / "first", steps=8, head_tokens=0))

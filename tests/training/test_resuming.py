@@ -69,6 +69,37 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_been(
     assert losses(tmp_path / "whole") == losses(tmp_path / "broken")
 
 
+@pytest.mark.parametrize(
+    ("end", "left"),
+    [({"steps": 24}, 2.0 * (24 - 20) / 20), ({"hours": 3.0}, 3.0 - 2.0)],
+    ids=["steps", "hours"],
+)
+def test_the_clock_of_a_resumed_run_goes_on(end, left, target, trainset, tmp_path, monkeypatch):
+    out, kill_at = tmp_path / "run", 12
+    real = trainer_module.Trainer.take_step
+
+    def step(self: Any) -> None:
+        if self.step == kill_at:
+            raise KeyboardInterrupt
+        real(self)
+
+    monkeypatch.setattr(trainer_module.Trainer, "take_step", step)
+    settings = config(target, trainset, out, **end)
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, quiet)
+    state = torch.load(out / "state.pt", weights_only=True)
+    assert state["step"] == 12
+    state["seconds"], state["since"]["all_seconds"] = 2 * 3600.0, 3600.0  # steps, and all else
+    torch.save(state, out / "state.pt")
+    kill_at = 21
+    with pytest.raises(KeyboardInterrupt):
+        train(settings, quiet)
+    (entry,) = (entry for entry in read_log(out) if entry["step"] == 20 and "hours" in entry)
+    minute = 1 / 60
+    assert 1.0 < entry["hours"] < 1.0 + minute
+    assert entry["hours_left"] == pytest.approx(left, abs=minute)
+
+
 def test_a_killed_process_resumes_to_the_same_weights(target, trainset, tmp_path):
     """kill -9 at any time, saves included: here as soon as the first save appears, twice."""
     train(config(target, trainset, tmp_path / "whole", steps=24, save_every=1), quiet)
