@@ -25,7 +25,7 @@ from transformers import AutoTokenizer
 from paceline.core import ModelError
 from paceline.models.catalog import pull
 from paceline.models.chat_template import render
-from paceline.models.tokenizer import Tokenizer, load_tokenizer
+from paceline.models.tokenizer import Tokenizer, load_tokenizer, template_variables
 
 TEXTS = (
     "", "Hello, world!", "  two  spaces\n\n\ttab ", "naïve café — 你好, мир 🙂🇩🇪",
@@ -63,6 +63,14 @@ TEMPLATE = """\
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}
 {%- if enable_thinking is defined and not enable_thinking %}{{ '<think></think>' }}{% endif %}
 """
+VARIABLES = [
+    (TEMPLATE, ["enable_thinking"]),
+    ("{% set thinking = thinking | default(true) %}{{ thinking }}", ["thinking"]),
+    ("{% if not date is defined %}{% set date = strftime_now('%d') %}{% endif %}", ["date"]),
+    ("{% macro told() %}{{ effort }}{% endmacro %}{{ told() }}{{ range(3) }}", ["effort"]),
+    ("{{ messages }}{{ tools }}{{ documents }}{{ eos_token }}", []),
+    ("{% if %}", []),
+]
 CHATS: tuple[list[dict[str, Any]], ...] = (
     [{"role": "user", "content": "Hi"}],
     [
@@ -264,6 +272,13 @@ def test_what_a_template_cannot_take_or_may_not_do_is_an_error(
 ) -> None:
     with pytest.raises(error, match=words):
         render(template, [{"role": "user", "content": "Hi"}] if chat is None else chat)
+
+
+@pytest.mark.parametrize(("template", "variables"), VARIABLES)
+def test_the_variables_that_a_template_reads_are_told(template: str, variables: list[str]) -> None:
+    tokenizer = Tokenizer(Backend(models.BPE()), {}, template, "{{ of_tools }}")
+    assert template_variables(tokenizer, with_tools=False) == variables
+    assert template_variables(tokenizer, with_tools=True) == ["of_tools"]
 
 
 def test_a_last_message_that_the_template_hides_cannot_be_continued() -> None:

@@ -11,9 +11,10 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from jinja2 import Template, TemplateError, nodes
+from jinja2 import Template, TemplateError, TemplateSyntaxError, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
+from jinja2.meta import find_undeclared_variables
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
@@ -61,6 +62,20 @@ def render(
 @lru_cache(MOST_TEMPLATES)
 def compiled(template: str) -> Template:
     """Return the compiled template. Raises TemplateError for bad syntax."""
+    return _environment().from_string(template)
+
+
+def variables_of(template: str) -> set[str]:
+    """Return the variables that a chat template reads, those of every conversation too; none where
+    it is no template, which the first conversation says."""
+    environment = _environment()
+    try:
+        return find_undeclared_variables(environment.parse(template))
+    except TemplateSyntaxError:
+        return set()
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols]
     )
@@ -71,7 +86,7 @@ def compiled(template: str) -> Template:
         "dict": lambda *values, **named: dict(*values, **named),
         "namespace": _GuardedNamespace,
     }
-    return environment.from_string(template)
+    return environment
 
 
 def _message(message: Message) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from tokenizers import AddedToken, decoders
 from tokenizers import Tokenizer as Backend
 
 from paceline.core import ModelError
-from paceline.models.chat_template import Message, render
+from paceline.models.chat_template import Message, render, variables_of
 from paceline.models.json_files import read_optional_json
 
 FILE, CONFIG, TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
@@ -23,6 +23,8 @@ LEGACY = ("chat_template.json", "special_tokens_map.json")
 # what transformers makes a tokenizer.json of
 VOCABULARIES = ("tokenizer.model", "spiece.model", "vocab.json", "vocab.txt", "merges.txt")
 ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+# what a template is given for every conversation, beside the special tokens
+GIVEN = {"messages", "tools", "documents", "add_generation_prompt"}
 MORE_SPECIAL = ("extra_special_tokens", "additional_special_tokens")
 UNFINISHED = "�"  # what a decoder prints for bytes that are not a whole character yet
 FLAGS = ("lstrip", "normalized", "rstrip", "single_word", "special")
@@ -144,6 +146,12 @@ def template_for(tokenizer: Tokenizer, *, with_tools: bool) -> str:
     `tokenizer` may be one of transformers' as well."""
     own: str | None = getattr(tokenizer, "tool_template", None) if with_tools else None
     return own or getattr(tokenizer, "chat_template", None) or ""
+
+
+def template_variables(tokenizer: Tokenizer, *, with_tools: bool) -> list[str]:
+    """Return the variables that the chat template reads beside those of every conversation."""
+    read = variables_of(template_for(tokenizer, with_tools=with_tools))
+    return sorted(read - GIVEN - {f"{role}_token" for role in ROLES})
 
 
 def load_tokenizer(folder: Path, name: str) -> Tokenizer:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from typing import TypeVar
-
-from jinja2 import Environment, TemplateSyntaxError
-from jinja2.meta import find_undeclared_variables
 
 from paceline.core import InvalidRequest
 from paceline.core.errors import OwnWords, shown
 from paceline.engine.tool_formats import reasoning_of
+from paceline.models.chat_template import variables_of
 from paceline.server.fields import JsonObject
 
 SWITCHES = ("enable_thinking", "thinking")  # names that templates have for the same variable
 EFFORT = "reasoning_effort"
 USUAL_EFFORT = "medium"  # OpenAI's default
-TRAINING = re.compile(r"\{%-?\s*(end)?generation\s*-?%\}")  # tags that only training reads
 Value = TypeVar("Value")
 
 
@@ -24,7 +20,7 @@ class ThinkingControl:
     """Reads from a chat template what a request may say about thinking."""
 
     def __init__(self, template: str) -> None:
-        read = _variables_of(template)
+        read = variables_of(template)
         self._switch = next((name for name in SWITCHES if name in read), None)
         self._reads_effort = EFFORT in read
         self._thinks = self._switch is not None or reasoning_of(template) is not None
@@ -73,13 +69,3 @@ class ThinkingControl:
             expected = f"the same as elsewhere in the request, where it is {shown(other)}"
             raise InvalidRequest(field, value, expected)
         return value
-
-
-def _variables_of(template: str) -> set[str]:
-    """Return the variables that a chat template reads; none where it is no template, which the
-    first conversation says."""
-    environment = Environment(extensions=["jinja2.ext.loopcontrols"])
-    try:
-        return find_undeclared_variables(environment.parse(TRAINING.sub("", template)))
-    except TemplateSyntaxError:
-        return set()
