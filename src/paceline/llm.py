@@ -262,14 +262,17 @@ class LLM:
 
 
 def encode_chat(
-    tokenizer: Tokenizer, messages: Conversation, tools: Sequence[Message] = ()
+    tokenizer: Tokenizer,
+    messages: Conversation,
+    tools: Sequence[Message] = (),
+    variables: Mapping[str, Any] | None = None,
 ) -> list[int]:
     """Token ids of a conversation under a tokenizer's chat template, ready for the answer.
 
-    `tools` are as OpenAI writes them. Raises InvalidRequest for what the template does not take, or
-    would drop.
+    `tools` are as OpenAI writes them, `variables` what the template reads beside the messages.
+    Raises InvalidRequest for what the template does not take, or would drop.
     """
-    text = render_chat(tokenizer, messages, tools)
+    text = render_chat(tokenizer, messages, tools, variables)
     conversation = RenderedChat(text)
     for index, message in enumerate(messages):
         content = message.get("content")
@@ -279,11 +282,16 @@ def encode_chat(
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
-def render_chat(tokenizer: Tokenizer, messages: Conversation, tools: Sequence[Message] = ()) -> str:
+def render_chat(
+    tokenizer: Tokenizer,
+    messages: Conversation,
+    tools: Sequence[Message] = (),
+    variables: Mapping[str, Any] | None = None,
+) -> str:
     """The text of a conversation under a tokenizer's chat template. Raises InvalidRequest."""
     if tools and format_of(template_for(tokenizer, with_tools=True)) is GENERIC:
         told = with_instructions(plain_turns(messages), instructions(tools), "system")
-        return render_chat(tokenizer, told)
+        return render_chat(tokenizer, told, variables=variables)
     try:
         return str(
             tokenizer.apply_chat_template(
@@ -291,6 +299,7 @@ def render_chat(tokenizer: Tokenizer, messages: Conversation, tools: Sequence[Me
                 tools=list(tools) or None,
                 add_generation_prompt=True,
                 tokenize=False,
+                **(variables or {}),
             )
         )
     except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:

@@ -22,6 +22,7 @@ from paceline.models.any_target import AnyTarget, read_target
 OWN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
 TOOLS = OWN + "{% if tools %}tools{% endif %}"
 OTHER = OWN + "?"
+WITH_MODES = OWN + "{% if enable_thinking is false %}quiet{% endif %}"
 
 
 def with_template(found: AnyTarget, template: str) -> AnyTarget:
@@ -31,9 +32,11 @@ def with_template(found: AnyTarget, template: str) -> AnyTarget:
     return replace(found, tokenizer=tokenizer)
 
 
-def write(folder: Path, teacher: AnyTarget, prompt: str = "where is it?") -> Manifest:
+def write(
+    folder: Path, teacher: AnyTarget, prompt: str = "where is it?", **variables: object
+) -> Manifest:
     asked = [{"role": "system", "content": "A shop."}, {"role": "user", "content": "Q: " + prompt}]
-    ids = tuple(encoded(teacher.tokenizer, asked))
+    ids = tuple(encoded(teacher.tokenizer, asked, variables))
     row = TrainingRow(
         (*ids, 5, 6),
         ((len(ids), len(ids) + 2),),
@@ -47,7 +50,14 @@ def write(folder: Path, teacher: AnyTarget, prompt: str = "where is it?") -> Man
         prompt,
     )
     folder.mkdir()
-    app = {"description": {"name": "a", "system": "A shop.", "template": "Q: {prompt}"}}
+    app = {
+        "description": {
+            "name": "a",
+            "system": "A shop.",
+            "template": "Q: {prompt}",
+            "chat_template_kwargs": variables,
+        }
+    }
     target = {"name": "large", "template": "0" * 16}
     shards = [write_shard(folder, split, 0, [row]) for split in ("train", "held_out")]
     manifest = Manifest(target=target, app=app, shards=shards)
@@ -65,6 +75,15 @@ def test_a_template_that_writes_other_prompts_is_refused(teacher: Path, tmp_path
     found = read_target(str(teacher))
     manifest = write(tmp_path / "set", with_template(found, OTHER))
     with pytest.raises(InvalidRequest, match="made with large, whose template differs"):
+        check_prompts(tmp_path / "set", manifest, with_template(found, OWN))
+
+
+def test_prompts_are_compared_in_the_mode_of_the_application(teacher: Path, tmp_path: Path) -> None:
+    found = read_target(str(teacher))
+    modes = with_template(found, WITH_MODES)
+    manifest = write(tmp_path / "set", modes, enable_thinking=False)
+    check_prompts(tmp_path / "set", manifest, modes)
+    with pytest.raises(InvalidRequest, match="whose template differs"):
         check_prompts(tmp_path / "set", manifest, with_template(found, OWN))
 
 

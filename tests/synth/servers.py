@@ -15,7 +15,7 @@ from typing import Any
 
 from paceline.synth.prompts import keyed
 
-from .tiny import tokenizer
+from .tiny import TEMPLATE, tokenizer
 
 
 @dataclass
@@ -29,6 +29,9 @@ class Behaviour:
     extra_prompt: int = 0
     usage: bool = True
     calls: bool = False
+    template: str = TEMPLATE
+    takes_variables: bool = True
+    reasoning: dict[str, str] = field(default_factory=dict)  # taken out of the text
     failures: list[int] = field(default_factory=list)
     refuse: str = ""  # a word in the last message that is answered with 400
     bodies: list[dict[str, Any]] = field(default_factory=list)
@@ -88,9 +91,14 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def answer(mine: Behaviour, body: dict[str, Any]) -> dict[str, Any]:
-    words = tokenizer()
+    words = tokenizer(mine.template)
+    variables = body.get("chat_template_kwargs", {}) if mine.takes_variables else {}
     prompt = words.apply_chat_template(
-        body["messages"], tools=body.get("tools"), add_generation_prompt=True, tokenize=False
+        body["messages"],
+        tools=body.get("tools"),
+        add_generation_prompt=True,
+        tokenize=False,
+        **variables,
     )
     prompt_ids = words(prompt, add_special_tokens=False)["input_ids"] + [5] * mine.extra_prompt
     draw = random.Random(keyed(prompt, body["seed"]))
@@ -104,6 +112,7 @@ def answer(mine: Behaviour, body: dict[str, Any]) -> dict[str, Any]:
         function = {"name": "refund", "arguments": "{}"}
         call = {"id": "c", "type": "function", "function": function}
         message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    message |= mine.reasoning
     reason = "tool_calls" if mine.calls else "stop"
     choice = {"index": 0, "message": message, "finish_reason": reason}
     whole: dict[str, Any] = {"choices": [choice]}

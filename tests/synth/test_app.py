@@ -35,6 +35,8 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"system": 7}, "system", "text"),
     ({"template": "no place"}, "template", "{prompt} in it once"),
     ({"template": "{prompt} {prompt}"}, "template", "once"),
+    ({"chat_template_kwargs": "no"}, "chat_template_kwargs", "a mapping"),
+    ({"chat_template_kwargs": {1: True}}, "chat_template_kwargs[1]", "text"),
     ({"sampling": {"temprature": 1}}, "sampling.temprature", "did you mean temperature?"),
     ({"sampling": {"temperature": -1}}, "sampling.temperature", "from 0 to 100"),
     ({"sampling": {"temperature": []}}, "sampling.temperature", "list of numbers"),

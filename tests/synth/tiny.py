@@ -23,6 +23,11 @@ TEMPLATE = (
     "{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+QUIET = "<think>\n\n</think>\n\n"  # as Qwen3's template writes it where thinking is off
+WITH_MODES = TEMPLATE.replace(
+    "assistant\n{% endif %}",
+    f"assistant\n{{% if enable_thinking is false %}}{QUIET}{{% endif %}}{{% endif %}}",
+)
 WITHOUT_SYSTEM = TEMPLATE.replace(
     "{% for m in messages %}", "{% for m in messages if m.role != 'system' %}"
 )

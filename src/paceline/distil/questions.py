@@ -113,7 +113,9 @@ def _asked(student: AnyTarget, description: Mapping[str, Any], row: TrainingRow)
     message = str(description.get("template") or "{prompt}").replace("{prompt}", row.prompt)
     system = description.get("system")
     turns = [{"role": "system", "content": str(system)}] if system else []
-    return tuple(encoded(student.tokenizer, [*turns, {"role": "user", "content": message}]))
+    conversation = [*turns, {"role": "user", "content": message}]
+    variables = description.get("chat_template_kwargs")
+    return tuple(encoded(student.tokenizer, conversation, variables))
 
 
 def read_tasks(name: str, path: str, student: AnyTarget) -> list[Task]:

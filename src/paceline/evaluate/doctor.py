@@ -112,11 +112,15 @@ def examine(
     return report
 
 
-def encoded(tokenizer: Tokenizer, conversation: Sequence[Mapping[str, str]]) -> list[int]:
-    """Return the ids of a conversation: under the chat template, or the bare text where the model
-    has none."""
+def encoded(
+    tokenizer: Tokenizer,
+    conversation: Sequence[Mapping[str, str]],
+    variables: Mapping[str, object] | None = None,
+) -> list[int]:
+    """Return the ids of a conversation: under the chat template, to which `variables` go, or the
+    bare text where the model has none."""
     if getattr(tokenizer, "chat_template", None):
-        return encode_chat(tokenizer, conversation)
+        return encode_chat(tokenizer, conversation, variables=variables)
     text = "\n\n".join(message["content"] for message in conversation)
     return list(tokenizer(text)["input_ids"])
 

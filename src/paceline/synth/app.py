@@ -121,6 +121,13 @@ class App(YamlDocument):
     tool_choice: Literal["required", "auto"] | None = about(
         "`required`: every answer is calls; `auto`: calls or text", None, "`required`"
     )
+    chat_template_kwargs: dict[str, object] = about(
+        "variables of the model's chat template, as `{enable_thinking: false}`: the mode in which "
+        "all prompts are answered. One that the template does not read is refused. Use what "
+        "serving uses",
+        {},
+        "the template's defaults",
+    )
     sampling: AppSampling = about(
         "`temperature` (a number, or a list over which the prompts are spread), "
         "`top_p`, `top_k`, `min_p`, the penalties, `max_tokens`, `stop`. Use what serving uses",

@@ -15,12 +15,18 @@ from paceline.engine.tool_formats import arguments_schema, format_of
 from paceline.llm import encode_chat, render_chat
 from paceline.models.any_target import AnyTarget, read_target
 from paceline.models.loader import LoadedModel, identity
-from paceline.models.tokenizer import template_for
+from paceline.models.tokenizer import template_for, template_variables
 from paceline.synth.answer import Ask, TargetAnswer
 from paceline.synth.app import App
 from paceline.synth.plan import Item
 from paceline.synth.prompts import Message, SourcePrompt, Tool, keyed, make_prompt
-from paceline.synth.source_spec import AnySource, RewriteSource, TurnSource
+from paceline.synth.source_spec import (
+    AnySource,
+    PackageSource,
+    RecordSource,
+    RewriteSource,
+    TurnSource,
+)
 from paceline.synth.sources import Source
 
 CONTEXT = 2048  # longest row where neither the application nor the model says less
@@ -91,7 +97,7 @@ class Asker:
     """Makes requests of one application for one target.
 
     The constructor raises InvalidRequest for a grammar that does not compile, and for a template
-    that drops a message of the application.
+    that drops a message of the application or does not read its variables.
     """
 
     def __init__(self, app: App, target: SynthTarget) -> None:
@@ -100,12 +106,13 @@ class Asker:
         self._params = app.sampling.params
         added = target.tokenizer.added_tokens_decoder.values()
         self._special = {token.content for token in added if token.special}
+        self._check_variables()
         self.grammar = self._compiled()
         self._turns: dict[tuple[bool, str], OpenTurn] = {}
         for index, spec in enumerate(app.sources):
             where = f"sources[{index}]"
             try:
-                self._encode(spec, self.messages(spec, PROBE))
+                self._encode(self.messages(spec, PROBE), self._tools_of(spec))
             except InvalidRequest as error:
                 raise InvalidRequest(where, error.value, error.expected) from error
             if isinstance(spec, TurnSource):
@@ -120,7 +127,7 @@ class Asker:
         if any(token in message["content"] for message in messages for token in self._special):
             raise ItemDropped("special_token")  # would end the turn that it stands in
         try:
-            ids = self._encode(item.spec, messages, prompt.tools)
+            ids = self._encode(messages, self._tools_of(item.spec, prompt.tools))
         except InvalidRequest:
             raise ItemDropped("not_rendered") from None
         sampling, bound = self.app.sampling, self.bound(item.spec)
@@ -238,7 +245,7 @@ class Asker:
         messages = [{"role": "user", "content": way.ask.replace("{prompt}", base.text)}]
         if any(token in base.text for token in self._special):
             raise ItemDropped("special_token")
-        ids = encode_chat(self.target.tokenizer, messages, ())
+        ids = self._encode(messages)
         if len(ids) + spec.max_tokens > self.target.context:
             raise ItemDropped("too_long")
         seed = keyed(self.app.seed, "turn", spec.name, item.number, item.sample)
@@ -261,8 +268,9 @@ class Asker:
     def _rendered_turn(self, spec: TurnSource, start: str) -> OpenTurn:
         tokenizer = self.target.tokenizer
         messages = [*self._system(spec), {"role": "user", "content": SENTINEL}]
-        tools = self.tools if spec.own_system else ()
-        head, sentinel, tail = render_chat(tokenizer, messages, tools).partition(SENTINEL)
+        tools, variables = self._tools_of(spec), self.app.chat_template_kwargs
+        text = render_chat(tokenizer, messages, tools, variables)
+        head, sentinel, tail = text.partition(SENTINEL)
         if not sentinel or not tail.strip():
             expected = "another kind: the model's chat template has no end of the user's turn"
             raise InvalidRequest("kind", spec.kind, expected)
@@ -277,11 +285,27 @@ class Asker:
             return []
         return [{"role": "system", "content": self.app.system}]
 
-    def _encode(
-        self, spec: AnySource, messages: list[Message], tools: Sequence[Tool] = ()
-    ) -> list[int]:
-        tools = tools or (self.tools if spec.own_system else ())
-        return encode_chat(self.target.tokenizer, messages, tools)
+    def _tools_of(self, spec: AnySource, tools: Sequence[Tool] = ()) -> Sequence[Tool]:
+        """Return the tools of a prompt: its own, or else those of the application."""
+        return tools or (self.tools if spec.own_system else ())
+
+    def _encode(self, messages: list[Message], tools: Sequence[Tool] = ()) -> list[int]:
+        variables = self.app.chat_template_kwargs
+        return encode_chat(self.target.tokenizer, messages, tools, variables)
+
+    def _check_variables(self) -> None:
+        """Raise InvalidRequest for a variable that a template of the prompts does not read: that of
+        plain chat, and that of requests with tools where there are such."""
+        sources = self.app.sources
+        of_records = [s.tools for s in sources if isinstance(s, RecordSource | PackageSource)]
+        for with_tools in {False, bool(self.tools) or any(of_records)}:
+            read = template_variables(self.target.tokenizer, with_tools=with_tools)
+            for name, value in self.app.chat_template_kwargs.items():
+                if name not in read:
+                    expected = f"a variable that the model's chat template reads: {', '.join(read)}"
+                    if not read:
+                        expected = "no variables: the model's chat template reads none"
+                    raise InvalidRequest(f"chat_template_kwargs.{name}", value, expected)
 
     def _compiled(self) -> Grammar | None:
         bounds, compiler = self.app.bounds, self.target.compiler

@@ -228,10 +228,12 @@ class EndpointAnswerer:
     def _meaning(self, fault: str, ask: Ask, reply: ChatReply) -> str:
         """Return the meaning of a fault of the probe."""
         if fault in ("prompt_mismatch", "not_in_vocabulary"):
+            variables = self._wire.app.chat_template_kwargs
+            ignored = ", or chat_template_kwargs ignored" if variables else ""
             return (
                 f"a server of {self._wire.app.model}: it reads the application's prompt as "
                 f"{reply.prompt_tokens} tokens, other than the {len(ask.prompt_ids)} of the "
-                "target's own tokenizer and chat template (tokenizer mismatch)"
+                f"target's own tokenizer and chat template (tokenizer mismatch{ignored})"
             )
         if fault == "grammar_ignored":
             return "a server that keeps to the application's grammar; this one did not"

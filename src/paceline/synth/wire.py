@@ -20,9 +20,14 @@ ANY_SPELLING = {"whitespace_flexible": True, "item_separator": ",", "key_separat
 
 
 class ReplyMessage(BaseModel):
-    """The message of a server's reply. Other fields of a reply are ignored, as in all of it."""
+    """The message of a server's reply. Other fields of a reply are ignored, as in all of it.
+
+    Reasoning that a server takes out of the content has one of two names.
+    """
 
     content: str | None = None
+    reasoning: object = None
+    reasoning_content: object = None
     tool_calls: list[object] | None = None
 
 
@@ -84,6 +89,8 @@ class Wire:
             body["stop"] = list(params.stop)
         if token_ids:
             body["return_token_ids"] = True
+        if self.app.chat_template_kwargs:
+            body["chat_template_kwargs"] = self.app.chat_template_kwargs
         if ask.tools:
             body["tools"] = list(ask.tools)
         return {**body, **(self.app.bounds.body if ask.bound else {})}
@@ -105,7 +112,7 @@ class Wire:
             return "prompt_mismatch", ()
         if reply.prompt_tokens not in (None, len(ask.prompt_ids)):
             return "prompt_mismatch", ()
-        ids = self._encoded(reply.message.content) if reply.token_ids is None else reply.token_ids
+        ids = self._encoded(reply.message) if reply.token_ids is None else reply.token_ids
         if ids is None:
             return "not_retokenised", ()
         if any(not 0 <= token < compiler.vocab_size for token in ids):
@@ -116,9 +123,11 @@ class Wire:
             ids = (*ids, compiler.eos_ids[0])
         return None, ids
 
-    def _encoded(self, text: str | None) -> tuple[int, ...] | None:
-        """Return the ids of a text, None where they do not give the same text back."""
-        if text is None:
+    def _encoded(self, message: ReplyMessage) -> tuple[int, ...] | None:
+        """Return the ids of a message's text, None where they do not give the same text back, and
+        where the text is not all that the target said."""
+        text = message.content
+        if text is None or message.reasoning or message.reasoning_content:
             return None
         tokenizer = self.asker.target.tokenizer
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
