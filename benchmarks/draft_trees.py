@@ -85,7 +85,8 @@ def report(args, variants, stats, rates, seconds, tokens, same) -> None:
             )
         )
     print(machine())
-    title = f"{args.model}, {args.policy}, {args.prompts} chat prompts of {args.tokens} tokens"
+    asked = len(rates[CHAIN])
+    title = f"{args.model}, {args.policy}, {asked} chat prompts of {args.tokens} tokens"
     header = ("nodes", "AL incl. bonus", "depth", "tokens/s", "speed ÷ chain", "median")
     table(f"{title}; {same} with one text", header, rows)
 
