@@ -12,6 +12,7 @@ from torch import nn
 
 from paceline.core import InvalidRequest
 from paceline.training import workers
+from paceline.training.config import TrainConfig
 from paceline.training.workers import Workers, keep_freed_memory
 
 
@@ -33,6 +34,16 @@ def test_texts_that_do_not_share_out_evenly_are_refused(of_two):
     of_two.check(texts=8, micro=4, shard_target=True)
     with pytest.raises(InvalidRequest, match="texts: got 6; expected a multiple of 2 processes"):
         of_two.check(texts=6, micro=1 + 1, shard_target=False)
+    with pytest.raises(InvalidRequest, match="texts: got 7; expected a multiple of 2 processes"):
+        of_two.check(texts=7, micro=7, shard_target=False)
+
+
+@pytest.mark.parametrize("processes", [2, 4, 8])
+def test_the_usual_settings_suit_several_processes(of_two, processes):
+    """A share of fewer texts than are computed at a time is computed at once."""
+    of_two.count = processes
+    usual = TrainConfig(model="m", sets=("set",), out="run", steps=1)
+    of_two.check(usual.texts, usual.micro, usual.shard_target)
 
 
 def test_sums_are_those_of_all_processes(of_two, monkeypatch):

@@ -43,12 +43,15 @@ class Workers:
         return self.rank == 0
 
     def check(self, texts: int, micro: int, shard_target: bool) -> None:
-        """Raise InvalidRequest where the texts of a step cannot be shared out evenly, and where one
-        process is to spread a target."""
+        """Raise InvalidRequest where the texts of a step cannot be shared out evenly, or a share of
+        more than `micro` of them not into groups of as many, and where one process is to spread a
+        target."""
         if shard_target and self.count == 1:
             raise InvalidRequest("shard_target", True, "several processes, started by torchrun")
-        if texts % (self.count * micro):
-            expected = f"a multiple of {self.count} processes times micro ({micro})"
+        share, rest = divmod(texts, self.count)
+        if rest or share % min(micro, share):
+            shares = f"shares of at most micro ({micro}), or of multiples of it"
+            expected = f"a multiple of {self.count} processes: {shares}"
             raise InvalidRequest("texts", texts, expected)
 
     def mine(self, items: Sequence[T]) -> list[T]:
