@@ -14,6 +14,7 @@ import pytest
 
 from paceline.bench.load.server_process import ServerProcess
 from paceline.cli import build_parser, with_job
+from paceline.models.catalog import is_name
 from tests.docs.blocks import ROOT, SERVER, Block, all_blocks, blocks, commands, pages
 
 README = "README.md"  # test_readme.py runs it, with fewer packages
@@ -98,6 +99,18 @@ def test_every_paceline_command_in_the_pages_would_be_accepted() -> None:
         words = shlex.split(re.split(r"\s[|>&]", line)[0], comments=True)[1:]
         if words not in (["--help"], ["--version"]):
             build_parser().parse_args(with_job(words))
+
+
+def test_every_training_command_in_the_pages_names_sets_and_an_end() -> None:
+    """A model among the sets, or no end, is refused when the command is run."""
+    lines = [line for block in all_blocks() for line in commands(block, "paceline train")]
+    lines += [line for block in all_blocks() for line in commands(block, "torchrun")]
+    assert len(lines) >= 8
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        asked = build_parser().parse_args(words[words.index("train") :])
+        assert {"steps", "epochs", "hours"} & vars(asked).keys(), line
+        assert not [word for word in asked.sets if is_name(word)], line
 
 
 def test_every_make_target_in_the_pages_exists() -> None:
