@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
+from torch.distributed.run import get_args_parser
 
 from paceline.autospec.jobs import SHIPPED, JobTemplate
 from paceline.autospec.jobs.template import TEMPLATES, fill, parse_cpus
-from paceline.cli import parse
+from paceline.cli import build_parser, parse
 from paceline.cli.train import TrainCommand
 from paceline.core import InvalidRequest
 from tests.docs.tables import check_page, field_table
@@ -50,6 +52,91 @@ def test_the_training_command_of_a_template_parses(name: str, tmp_path: Path) ->
     parsed = parse(command[start:])
     assert isinstance(parsed, TrainCommand) and parsed.init is None
     assert (parsed.out, parsed.epochs) == (str(tmp_path / "out"), 2)
+
+
+def programs(folder: Path, **scripts: str) -> dict[str, str]:
+    """Write programs that stand in for a cluster's; return the environment that has them."""
+    folder.mkdir()
+    for name, script in scripts.items():
+        (folder / name).write_text(f"#!/bin/bash\n{script}\n")
+        (folder / name).chmod(0o755)
+    return {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}
+
+
+def said(command: list[str], environment: dict[str, str]) -> list[str]:
+    """Run a command; return what it prints, line by line."""
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    return done.stdout.splitlines()
+
+
+def option(words: list[str], name: str) -> str:
+    return words[words.index(name) + 1]
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_slurm_starts_a_process_on_every_gpu(nodes: int, tmp_path: Path) -> None:
+    plan = JobTemplate.load("slurm").plan(VALUES)
+    command = fill(plan.command, plan.filled(tmp_path / "out", "paceline-1"))
+    script = command.index(str(TEMPLATES / "slurm.sh"))
+    assert option(command[:script], "--gpus-per-node") == "4"
+    environment = programs(
+        tmp_path / "bin",
+        scontrol='[ "$*" = "show hostnames gpu[7-8]" ] && printf "gpu7\\ngpu8\\n"',
+        srun='printf "%s\\n" "$@"',
+    )
+    environment |= {"SLURM_JOB_NODELIST": "gpu[7-8]", "SLURM_JOB_NUM_NODES": str(nodes)}
+    words = said(["bash", *command[script:]], environment | {"SLURM_JOB_ID": "123456"})
+    assert (option(words, "--ntasks"), option(words, "--ntasks-per-node")) == (str(nodes), "1")
+    start = words.index("train")
+    assert words[start - 2 : start] == ["-m", "paceline.cli"]
+    torchrun = get_args_parser().parse_args(
+        [*words[words.index("--nnodes") : start - 2], "-m", "x"]
+    )
+    assert (torchrun.nnodes, torchrun.nproc_per_node) == (str(nodes), "4")
+    assert (torchrun.rdzv_endpoint, torchrun.rdzv_id) == ("gpu7:23456", "123456")
+    assert words[start:] == command[command.index("train") :]
+
+
+@pytest.mark.parametrize("init", ["drafter", None])
+def test_skypilot_trains_on_every_gpu_with_or_without_a_drafter(
+    init: str | None, tmp_path: Path
+) -> None:
+    """The script launches the task, whose own script then runs on the rented machine."""
+    (tmp_path / "drafter").mkdir()
+    (tmp_path / "drafter" / "config.json").write_text("{}")
+    given = None if init is None else str(tmp_path / init)
+    plan = JobTemplate.load("skypilot").plan({**VALUES, "init": given})
+    out, home = tmp_path / "out", tmp_path / "home"
+    home.mkdir()
+    environment = programs(
+        tmp_path / "bin",
+        # What lies in INIT is copied, as file_mounts says.
+        sky='[ $1 = down ] || { printf "%s\\n" "$@"; '
+        'for word; do case $word in INIT=*) cp -r "${word#INIT=}" "$HOME/init";; esac; done; }',
+        rsync=f"mkdir -p {out}/drafter",
+        torchrun='printf "%s\\n" "$@"',
+    ) | {"HOME": str(home), "TMPDIR": str(tmp_path)}
+    before = {*tmp_path.iterdir()}
+    words = said(fill(plan.command, plan.filled(out, "paceline-1")), environment)
+    assert {*tmp_path.iterdir()} - before == {out}, "a folder is left behind"
+    assert option(words, "--cluster") == "paceline-1"
+    envs = dict(word.split("=", 1) for word in words if "=" in word)
+    assert envs["DATA"] == VALUES["data"] and Path(words[-1]).name == "skypilot-task.yaml"
+    task = yaml.safe_load(Path(words[-1]).read_text())
+    there = environment | envs | {"SKYPILOT_NUM_GPUS_PER_NODE": "8"}
+    run = said(["bash", "-euc", task["run"]], there)
+    assert option(run, "--nproc-per-node") == "8"
+    parsed = parse_unchecked(run[run.index("train") :])
+    assert parsed["init"] == (None if init is None else f"{home}/init")
+    assert (parsed["sets"], parsed["out"]) == ([f"{home}/data"], f"{home}/out")
+    assert (parsed["model"], parsed["epochs"]) == ("smollm2-135m", 2.0)
+
+
+def parse_unchecked(words: list[str]) -> dict[str, object]:
+    """Return the options of a command as they are written, whether its files are there or not."""
+    return {"init": None} | vars(build_parser().parse_args(words))
 
 
 def test_every_file_of_the_templates_is_of_one_that_ships() -> None:
