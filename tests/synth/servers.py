@@ -31,7 +31,7 @@ class Behaviour:
     calls: bool = False
     template: str = TEMPLATE
     takes_variables: bool = True
-    reasoning: dict[str, str] = field(default_factory=dict)  # taken out of the text
+    reasoning: dict[str, str | None] = field(default_factory=dict)  # beside content, under its name
     failures: list[int] = field(default_factory=list)
     refuse: str = ""  # a word in the last message that is answered with 400
     bodies: list[dict[str, Any]] = field(default_factory=list)

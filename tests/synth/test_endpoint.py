@@ -110,6 +110,43 @@ def test_text_that_does_not_retokenise_is_dropped_and_counted(target: Path, tmp_
     assert counts["not_retokenised"] == 180 and "rows" not in counts
 
 
+@pytest.mark.parametrize(
+    "names", [("reasoning_content", "reasoning"), ("reasoning", "reasoning_content")]
+)
+def test_reasoning_that_a_server_takes_out_of_the_text_is_refused(
+    names: tuple[str, str], target: Path, tmp_path: Path
+) -> None:
+    reasoning = {names[0]: "hm", names[1]: None}
+    parts, apart = made(tmp_path, target), Behaviour(token_ids=False, reasoning=reasoning)
+    with (
+        answering(parts, apart) as answerer,
+        pytest.raises(
+            InvalidRequest,
+            match=r"url: got .* token ids, or one started without its reasoning parser",
+        ),
+    ):
+        run(parts, tmp_path / "set", answerer)
+    assert len(apart.bodies) == 1 and not (tmp_path / "set").exists()
+
+
+def test_rows_are_dropped_only_where_their_reasoning_is_lost(target: Path, tmp_path: Path) -> None:
+    parts, reasoning = made(tmp_path, target), {"reasoning_content": "hm"}
+    with answering(parts, Behaviour(reasoning=reasoning)) as answerer:
+        assert run(parts, tmp_path / "ids", answerer).complete  # token ids are all that it said
+    empty = Behaviour(token_ids=False, reasoning={"reasoning_content": None, "reasoning": ""})
+    with answering(parts, empty) as answerer:
+        run(parts, tmp_path / "empty", answerer)
+    with answering(parts, empty) as answerer:
+        for ask in parts[2].probes(parts[1]):
+            answerer.probe(ask)
+        empty.reasoning = reasoning  # of a target that thinks only now and then
+        out = tmp_path / "later"
+        collector = Collector(out, open_set(out, fresh(parts), parts[0]), parts[0])
+        Run(SynthJob(*parts), answerer, collector).run()
+    assert content(tmp_path / "empty") == content(tmp_path / "ids")
+    assert collector.counts["reasoning_apart"] > 0 and "rows" not in collector.counts
+
+
 @pytest.mark.parametrize("token_ids", [True, False])
 def test_another_tokenizer_is_refused_on_the_first_request(
     target: Path, tmp_path: Path, token_ids: bool

@@ -170,15 +170,3 @@ def test_a_server_that_ignores_the_mode_is_refused(
     with pytest.raises(InvalidRequest, match="or chat_template_kwargs ignored") as caught:
         answered(parts, deaf, tmp_path / "set")
     assert caught.value.field == "url" and not (tmp_path / "set").exists()
-
-
-@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
-def test_text_without_its_reasoning_becomes_no_row(
-    thinker: Path, tmp_path: Path, name: str
-) -> None:
-    parts = in_mode(tmp_path, thinker, ON, size={"rows": 8})
-    apart = Behaviour(template=WITH_MODES, token_ids=False, reasoning={name: "Let me see."})
-    counts = answered(parts, apart, tmp_path / "text")
-    assert counts["not_retokenised"] == 180 and "rows" not in counts
-    apart.token_ids = True  # they hold all that the target said
-    assert answered(parts, apart, tmp_path / "ids")["rows"] == 8

@@ -237,4 +237,7 @@ class EndpointAnswerer:
             )
         if fault == "grammar_ignored":
             return "a server that keeps to the application's grammar; this one did not"
+        if fault == "reasoning_apart":
+            parser = "started without its reasoning parser, which took words out of the text"
+            return f"a server that returns token ids, or one {parser}"
         return f"a server that answers a chat; this one: {fault}"

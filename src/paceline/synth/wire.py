@@ -112,7 +112,10 @@ class Wire:
             return "prompt_mismatch", ()
         if reply.prompt_tokens not in (None, len(ask.prompt_ids)):
             return "prompt_mismatch", ()
-        ids = self._encoded(reply.message) if reply.token_ids is None else reply.token_ids
+        apart = reply.message.reasoning_content or reply.message.reasoning
+        if apart and reply.token_ids is None:
+            return "reasoning_apart", ()
+        ids = self._encoded(reply.message.content) if reply.token_ids is None else reply.token_ids
         if ids is None:
             return "not_retokenised", ()
         if any(not 0 <= token < compiler.vocab_size for token in ids):
@@ -123,11 +126,9 @@ class Wire:
             ids = (*ids, compiler.eos_ids[0])
         return None, ids
 
-    def _encoded(self, message: ReplyMessage) -> tuple[int, ...] | None:
-        """Return the ids of a message's text, None where they do not give the same text back, and
-        where the text is not all that the target said."""
-        text = message.content
-        if text is None or message.reasoning or message.reasoning_content:
+    def _encoded(self, text: str | None) -> tuple[int, ...] | None:
+        """Return the ids of a text, None where they do not give the same text back."""
+        if text is None:
             return None
         tokenizer = self.asker.target.tokenizer
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
