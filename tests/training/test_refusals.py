@@ -33,7 +33,12 @@ from tests.training.runs import config, quiet
         ("short_share", 0.1, "short_share: got 0.1; expected short_block"),
         ("short_share", 0.5, "short_share: got 0.5; expected a number from 0 to 0.2"),
         ("shard_target", True, "features_gb: got 0.1; expected no shard_target"),
-        ("target_engine", "sglang", "target_engine: got 'sglang'; expected"),
+        (
+            "target_engine",
+            "sglang",
+            r"got 'sglang'; expected paceline, transformers or vllm\. Where "
+            r"SGLang .* texts \(`paceline synth --url`\), and transformers computes the features",
+        ),
         ("features_only", True, "features_only: got true; expected features_folder beside it"),
         ("target_python", "python3", "target_python: got 'python3'; expected target_engine vllm"),
     ],

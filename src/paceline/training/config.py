@@ -52,6 +52,13 @@ Sets = Annotated[
 ]
 RoundCosts = Annotated[tuple[Annotated[float, Between(1e-3, 1e3)], ...], BeforeValidator(as_tuple)]
 Tracker = Literal["tensorboard", "wandb", "trackio", "mlflow"]
+TargetEngine = Annotated[
+    Literal["paceline", "transformers", "vllm"],
+    Expected(
+        "paceline, transformers or vllm. Where SGLang serves the target, its server writes the "
+        "texts (`paceline synth --url`), and transformers computes the features"
+    ),
+]
 
 
 def _optional(name: str, description: str) -> Any:
@@ -159,7 +166,7 @@ class TrainConfig:
     features_only: bool = about(
         "compute the features of all texts into features_folder, and train nothing", False
     )
-    target_engine: Literal["paceline", "transformers", "vllm"] | None = about(
+    target_engine: TargetEngine | None = about(
         "what computes the target; transformers loads any causal model",
         None,
         "paceline, for families that it serves",

@@ -54,8 +54,8 @@ class FeatureSource(Document):
 class FeatureFolder:
     """A folder of features. The files that it has when it is opened and those that these
     `processes` write take `most` bytes at most; what other runs write later is not counted. `found`
-    is how many texts it had at the start; `full` says that one found no room since.
-    With `pinned` features are read into memory that a GPU copies from by itself.
+    is how many texts it had at the start; `full` says that one found no room since. With `pinned`
+    features are read into memory that a GPU copies from by itself.
 
     The constructor makes the folder where there is none. It raises InvalidRequest for one that
     holds something else, or features of another kind, which it names.

@@ -43,9 +43,8 @@ class Workers:
         return self.rank == 0
 
     def check(self, texts: int, micro: int, shard_target: bool) -> None:
-        """Raise InvalidRequest where the texts of a step cannot be shared out evenly, or a share of
-        more than `micro` of them not into groups of as many, and where one process is to spread a
-        target."""
+        """Raise InvalidRequest where the texts of a step cannot be shared out evenly, in groups of
+        `micro` where a share is larger, and where one process is to spread a target."""
         if shard_target and self.count == 1:
             raise InvalidRequest("shard_target", True, "several processes, started by torchrun")
         share, rest = divmod(texts, self.count)
