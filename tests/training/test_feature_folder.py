@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from paceline.core import InvalidRequest
 from paceline.training.run import prepare, train
 from paceline.training.trainer import Trainer
 from paceline.training.workers import Workers
-from tests.training.runs import arguments, config, losses, quiet
+from tests.training.foreign import write_random_set
+from tests.training.runs import arguments, config, drafter_of, losses, quiet
 
 SOFT = {"mix": {"kl": 1.0}, "soft_tokens": 4}
 
@@ -195,3 +197,81 @@ def test_a_killed_writer_leaves_whole_texts(target, trainset, tmp_path):
     everything = sum(len(text) for text in later.data.train)
     assert read(later) < everything
     assert len(files(tmp_path)) >= max(written, len(later.data.train))
+
+
+class Run:
+    """`paceline train` in a process of its own, which a test stops, continues and kills."""
+
+    def __init__(self, target: Path, trainset: Path, tmp_path: Path, *options: str) -> None:
+        command = [
+            sys.executable, "-m", "paceline", "train", str(trainset), "--model", str(target),
+            "--out", str(tmp_path / "run"), "--features-folder", str(tmp_path / "features"),
+            "--features-gb", "0", *options, *arguments("features_gb"),
+        ]  # fmt: skip
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+    def until(self, said: Callable[[str], bool]) -> str:
+        """Wait for a line of what it says, and return it."""
+        assert self.process.stdout is not None
+        return next(line for line in self.process.stdout if said(line))
+
+    def send(self, number: signal.Signals) -> None:
+        assert self.process.poll() is None, "it has ended"
+        self.process.send_signal(number)
+
+    def rest(self) -> list[str]:
+        """Wait for the end; return what it said that nobody has read."""
+        return self.process.communicate(timeout=100)[0].splitlines()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def texts_said(line: str) -> int:
+    """Return the number of texts whose features are on disk, as a writer says it."""
+    words = line.split()
+    return int(words[2]) if words[:2] == ["features", "of"] else 0
+
+
+def test_a_writer_is_killed_and_comes_back_while_a_run_reads_its_folder(target, tmp_path, caplog):
+    """What it said is there, no file is broken, and the drafter is that of a run by itself."""
+    trainset = write_random_set(tmp_path / "set", target, rows=604)
+    folder = {"features_folder": str(tmp_path / "features"), "features_gb": 0.0}
+    everything = config(target, trainset, tmp_path / "run", steps=150, **folder)
+    writer = "--steps", "150", "--features-only"
+    with (
+        Run(target, trainset, tmp_path, "--steps", "60") as run,
+        Run(target, trainset, tmp_path, *writer) as first,
+    ):
+        first.until(lambda line: texts_said(line) > 300)  # the run reads the first 244
+        first.send(signal.SIGSTOP)
+        run.until(lambda line: line.startswith("step 0"))
+        first.send(signal.SIGCONT)
+        last = first.until(lambda line: texts_said(line) > 0)
+        first.send(signal.SIGKILL)
+        run.send(signal.SIGSTOP)  # until there is a writer again
+        said = max(map(texts_said, [last, *first.rest()]))
+        assert first.process.returncode == -signal.SIGKILL and 300 < said < 604
+        checked = prepare(everything, Workers("cpu"))
+        texts, kept = checked.texts_to_read(), checked.target.folder
+        assert len(texts) == 604 and kept is not None
+        assert all(kept.read(text) is not None for text in texts[:said])
+        times = {path: path.stat().st_mtime_ns for path in files(tmp_path)}
+        with Run(target, trainset, tmp_path, *writer) as second:
+            alone = config(target, trainset, tmp_path / "alone", steps=60)
+            whole = load_file(drafter_of(alone) / "model.safetensors")
+            second.until(lambda line: texts_said(line) > 0)
+            run.send(signal.SIGCONT)
+            run.rest()
+            assert texts_said(second.rest()[-1]) == 604
+            assert (run.process.returncode, second.process.returncode) == (0, 0)
+    assert all(kept.read(text) is not None for text in texts) and not caplog.records
+    only_of_writers = [kept._path(kept._name(text)) for text in texts[244:said]]
+    assert all(path.stat().st_mtime_ns == times[path] for path in only_of_writers)
+    beside = load_file(tmp_path / "run" / "drafter" / "model.safetensors")
+    assert all(torch.equal(beside[name], whole[name]) for name in whole)
