@@ -160,7 +160,7 @@ def test_it_accepts_what_is_looked_up_where_dflash_is_hopeless(
     plain = make_engine("auto", max_num_seqs=1)
     run(plain, work, together=1)
     if known:
-        monkeypatch.setattr(Standing, "enough", lambda self, expected, length: expected > 1e-9)
+        monkeypatch.setattr(Standing, "enough", lambda self, confidence, length: bool(confidence))
     engine = make_engine(f"h=hybrid:{folder}", max_num_seqs=1)
     hybrid = engine.drafters["h"]
     hybrid.dflash = Wrong(hybrid.dflash, truth, 0.0)
@@ -283,6 +283,33 @@ def test_dflash_is_tried_where_look_ups_win_less_often_each_time(make_request):
     assert tried == [4, 12, 28, 60]
 
 
+def test_a_try_that_dflash_is_not_asked_for_stays_due(make_request):
+    """As where the load leaves DFlash no room: its turn comes when there is some."""
+    hybrid, _, model = parts()
+    (request,) = started(hybrid, [make_request([STRONG, 9])])
+    model.reach = None
+    enough = []
+    for _ in range(30):
+        enough += hybrid.look_up([request], [4])[1]
+        request.tokens += [10, 11, 12]
+    assert enough == [True] * 3 + [False] * 27
+    look_up_first(hybrid, [request], [4])
+    assert model.asked == [STRONG]
+    request.tokens += [10, 11, 12]
+    assert hybrid.look_up([request], [4])[1] == [True]
+
+
+def test_rounds_without_a_look_up_count_for_nobody(make_request):
+    hybrid, _, _ = parts()
+    weak, none = started(hybrid, [make_request([WEAK, 9]), make_request([NONE, 9])])
+    hybrid._judged(weak).own[0].dflash.stood = 0.0
+    enough = []
+    for _ in range(4):
+        assert hybrid.look_up([none], [4])[1] == [False]
+        enough += hybrid.look_up([weak], [4])[1]
+    assert enough == [True, True, True, False], "the fourth is due"
+
+
 def test_a_request_begins_with_what_its_cohort_was_like(make_request):
     hybrid, _, _ = parts()
     (first,) = started(hybrid, [make_request([WEAK, 9])])
@@ -327,13 +354,13 @@ def test_a_draft_is_judged_once_by_what_was_said_in_its_place():
     standing.judge([1, 2, 7, 5])
     dflash, lookup = standing.own[1].dflash, standing.own[1].lookup
     assert (dflash.stood, dflash.of) == pytest.approx((0.95 * PRIOR / 2 + 1, 0.95 * PRIOR + 2))
-    assert (lookup.stood, lookup.of) == pytest.approx((0.95 * PRIOR + 2, 0.95 * PRIOR + 0.75))
+    assert (lookup.stood, lookup.of) == pytest.approx((0.95 * PRIOR + 2, 0.95 * PRIOR + 1.0))
     before = dflash.of
     standing.judge([1, 2, 7, 5, 6])
     assert dflash.of == before and standing.own[0].dflash.of == PRIOR
     standing.found = Pending([7, 5, 6], 2, 2, [0.5, 0.5, 0.5])
     standing.judge([1, 2, 9])
-    assert standing.own[2].lookup.of == pytest.approx(0.95 * PRIOR + 0.875), "it is known to end"
+    assert standing.own[2].lookup.of == pytest.approx(0.95 * PRIOR + 0.5), "no more is known"
 
 
 def test_past_dflashs_positions_look_ups_draft_and_where_it_is_silent_they_stay(make_request):

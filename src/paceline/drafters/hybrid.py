@@ -4,8 +4,8 @@ A look-up takes no time and is near perfect where a text says again what was sai
 knows what the model is about to say for the first time. Before DFlash runs, the look-up's draft of
 a request is taken where at least as many of its tokens are expected to stand as of DFlash's:
 
-- of a look-up, the sum, over the draft, of the product of its confidences, times what such sums
-  have been worth so far: tokens that stood ÷ tokens expected;
+- of a look-up, the sum, over the draft, of the product of its confidences, each of them times what
+  confidences have been worth so far: tokens that stood ÷ the confidences of those judged;
 - of DFlash, a + a² + … + aⁿ for n tokens, where a is the share of its tokens that stood so far.
 
 Both are learned in each request, which begins with what the others of its cohort were like, and
@@ -71,8 +71,8 @@ class Share:
 
 @dataclass(slots=True)
 class Shares:
-    """DFlash's tokens that stood, of those that were judged, and look-ups' of those that were
-    expected; beside look-ups of one grade."""
+    """DFlash's tokens that stood, of those that were judged, and look-ups', of the confidences of
+    those; beside look-ups of one grade."""
 
     dflash: Share = field(default_factory=lambda: Share(USUAL * PRIOR, PRIOR))
     lookup: Share = field(default_factory=lambda: Share(PRIOR, PRIOR))
@@ -82,13 +82,13 @@ class Shares:
     def prior(self) -> Shares:
         return Shares(self.dflash.prior(), self.lookup.prior())
 
-    def tries(self) -> bool:
+    def is_due(self) -> bool:
         """Count a look-up that wins, and return whether DFlash shall be tried in its place."""
         self.left -= 1
-        if self.left > 0:
-            return False
+        return self.left <= 0
+
+    def tried(self) -> None:
         self.pause = self.left = min(2 * self.pause, LAST_TRY)
-        return True
 
     def lose(self) -> None:
         """DFlash wins: should it lose again, it is tried soon."""
@@ -129,6 +129,7 @@ class Standing:
     own: list[Shares] = field(default_factory=graded)
     proposed: Pending | None = None  # by DFlash
     found: Pending | None = None  # by a look-up
+    tries: bool = False  # DFlash in this round, in place of a look-up that wins
 
     def judge(self, text: Sequence[int]) -> None:
         """Compare the last drafts with the text of now."""
@@ -140,20 +141,24 @@ class Standing:
             self.proposed = None
         if (found := self.found) is not None and len(text) > found.end:
             stood, compared = found.compare(text)
-            known = len(found.tokens) if stood < compared else compared
-            expected = expected_accepted(found.confidence[:known])
-            self.cohort[found.grade].lookup.learn(stood, expected, KEPT_COHORT)
-            self.own[found.grade].lookup.learn(stood, expected, KEPT)
+            promised = sum(found.confidence[:compared])
+            self.cohort[found.grade].lookup.learn(stood, promised, KEPT_COHORT)
+            self.own[found.grade].lookup.learn(stood, promised, KEPT)
             self.found = None
 
-    def enough(self, expected: float, length: int) -> bool:
-        """Return whether a look-up that expects so many tokens to stand brings as many as a draft
-        of `length` by DFlash, and DFlash is not to be tried in its place."""
-        at = grade(expected)
+    def enough(self, confidence: Sequence[float], length: int) -> bool:
+        """Return whether of a look-up with this confidence as many tokens are expected to stand as
+        of a draft of `length` by DFlash, and DFlash is not to be tried in its place."""
+        self.tries = False
+        if not confidence:
+            return length == 0
+        at = grade(expected_accepted(confidence))
         own, cohort = self.own[at], self.cohort[at]
-        rate = own.dflash.value
-        if expected * own.lookup.value >= sum(rate**k for k in range(1, length + 1)):
-            return not cohort.tries()
+        rate, worth = own.dflash.value, own.lookup.value
+        looked_up = expected_accepted([min(1.0, worth * sure) for sure in confidence])
+        if looked_up >= sum(rate**k for k in range(1, length + 1)):
+            self.tries = cohort.is_due()
+            return not self.tries
         cohort.lose()
         return False
 
@@ -249,6 +254,9 @@ class HybridDrafter(StatefulDrafter[Standing]):
             end, found = len(request.tokens), standing.found
             at = found.grade if found is not None and found.end == end else 0
             standing.proposed = Pending(list(tokens), end, at)
+            if standing.tries:
+                standing.cohort[at].tried()
+                standing.tries = False
         return drafted
 
     def release(self, requests: Sequence[Request]) -> None:
@@ -260,13 +268,13 @@ class HybridDrafter(StatefulDrafter[Standing]):
         self, request: Request, length: int, tokens: Sequence[int], confidence: Sequence[float]
     ) -> bool:
         """Return whether a look-up's draft is as good as DFlash's would be."""
-        standing, expected = self._judged(request), expected_accepted(confidence)
+        standing = self._judged(request)
         if tokens:
-            end = len(request.tokens)
-            standing.found = Pending(list(tokens), end, grade(expected), list(confidence))
+            at = grade(expected_accepted(confidence))
+            standing.found = Pending(list(tokens), len(request.tokens), at, list(confidence))
         if self.dflash.reach is not None and len(request.tokens) > self.dflash.reach:
             return True
-        return standing.enough(expected, min(length, self.longest_proposed))
+        return standing.enough(confidence, min(length, self.longest_proposed))
 
     def _judged(self, request: Request) -> Standing:
         """Return the record of a request, with its last proposal judged."""
