@@ -9,14 +9,7 @@ import pytest
 
 from paceline.core import DraftBatch, InvalidRequest, Request
 from paceline.drafters.chain import ChainDrafter
-from paceline.drafters.hybrid import (
-    MOST_COHORTS,
-    PRIOR,
-    USUAL,
-    HybridDrafter,
-    Pending,
-    Standing,
-)
+from paceline.drafters.hybrid import PRIOR, HybridDrafter, Standing
 from paceline.drafters.ngram import NgramDrafter
 from paceline.drafters.spec import build, parse_spec
 from paceline.engine.engine import Engine
@@ -160,7 +153,7 @@ def test_it_accepts_what_is_looked_up_where_dflash_is_hopeless(
     plain = make_engine("auto", max_num_seqs=1)
     run(plain, work, together=1)
     if known:
-        monkeypatch.setattr(Standing, "enough", lambda self, confidence, length: bool(confidence))
+        monkeypatch.setattr(Standing, "expected", lambda self, length: 1e-9)
     engine = make_engine(f"h=hybrid:{folder}", max_num_seqs=1)
     hybrid = engine.drafters["h"]
     hybrid.dflash = Wrong(hybrid.dflash, truth, 0.0)
@@ -246,121 +239,47 @@ def test_the_choice_does_not_depend_on_who_shares_the_batch(make_request):
         assert batch.tokens[0] == together.tokens[index]
 
 
-def test_what_stood_of_both_in_a_request_moves_the_choice(make_request):
+def test_what_stood_of_dflashs_drafts_in_this_request_moves_the_choice(make_request):
     hybrid, _, model = parts()
     good, bad = started(hybrid, [make_request([WEAK, 9]), make_request([WEAK, 9])])
     for _ in range(12):
         batch = look_up_first(hybrid, [good, bad], [4, 4])
         assert batch.tokens[0] == [32] * 4
         good.tokens += [32] * 4
-        bad.tokens += [20]
-    assert batch.tokens[1] == [20], "a look-up that stands, beside a DFlash that never does"
+        bad.tokens += [99]
+    assert batch.tokens[1] == [20], "0.5 is more than a DFlash brings that never stood"
     model.asked.clear()
-    assert look_up_first(hybrid, [good, bad], [4, 4]).tokens == [[32] * 4, [20]], "each its own"
-    assert model.asked == [WEAK]
-
-
-def test_look_ups_that_promise_too_much_lose(make_request):
-    hybrid, _, _ = parts()
-    (request,) = started(hybrid, [make_request([STRONG, 9])])
-    drafts = []
-    for _ in range(12):
-        drafts.append(look_up_first(hybrid, [request], [4]).tokens[0])
-        request.tokens += [31] * 4
-    assert drafts[0] == [10, 11, 12] and drafts[-6:] == [[31] * 4] * 6
-
-
-def test_dflash_is_tried_where_look_ups_win_less_often_each_time(make_request):
-    hybrid, _, model = parts()
-    (request,) = started(hybrid, [make_request([STRONG, 9])])
-    model.reach, tried = None, []
-    for turn in range(1, 101):
-        model.asked.clear()
-        look_up_first(hybrid, [request], [4])
-        if model.asked:
-            tried.append(turn)
-        request.tokens += [10, 11, 12]
-    assert tried == [4, 12, 28, 60]
-
-
-def test_a_try_that_dflash_is_not_asked_for_stays_due(make_request):
-    """As where the load leaves DFlash no room: its turn comes when there is some."""
-    hybrid, _, model = parts()
-    (request,) = started(hybrid, [make_request([STRONG, 9])])
-    model.reach = None
-    enough = []
-    for _ in range(30):
-        enough += hybrid.look_up([request], [4])[1]
-        request.tokens += [10, 11, 12]
-    assert enough == [True] * 3 + [False] * 27
-    look_up_first(hybrid, [request], [4])
-    assert model.asked == [STRONG]
-    request.tokens += [10, 11, 12]
-    assert hybrid.look_up([request], [4])[1] == [True]
-
-
-def test_rounds_without_a_look_up_count_for_nobody(make_request):
-    hybrid, _, _ = parts()
-    weak, none = started(hybrid, [make_request([WEAK, 9]), make_request([NONE, 9])])
-    hybrid._judged(weak).own[0].dflash.stood = 0.0
-    enough = []
-    for _ in range(4):
-        assert hybrid.look_up([none], [4])[1] == [False]
-        enough += hybrid.look_up([weak], [4])[1]
-    assert enough == [True, True, True, False], "the fourth is due"
-
-
-def test_a_request_begins_with_what_its_cohort_was_like(make_request):
-    hybrid, _, _ = parts()
-    (first,) = started(hybrid, [make_request([WEAK, 9])])
-    for _ in range(30):
-        look_up_first(hybrid, [first], [4])
-        first.tokens += [32] * 4
-    strange = make_request([WEAK, 9])
-    strange.cohort = "another"
-    fresh, other = started(hybrid, [make_request([WEAK, 9]), strange])
-    assert hybrid._judged(fresh).own[0].dflash.value > 0.8
-    assert hybrid._judged(fresh).own[0].lookup.value < 0.4
-    assert hybrid._judged(fresh).own[1].dflash.value == USUAL, "beside better look-ups: unknown"
-    assert hybrid._judged(other).own[0].dflash.value == USUAL
-
-
-def test_records_of_cohorts_are_bounded(make_request):
-    hybrid, _, _ = parts()
-    for index in range(MOST_COHORTS + 5):
-        request = make_request([WEAK, 9])
-        request.cohort = str(index)
-        started(hybrid, [request])
-        hybrid.release([request])
-    assert len(hybrid._cohorts) == MOST_COHORTS
+    fresh = make_request([WEAK, 9])
+    started(hybrid, [fresh])
+    assert look_up_first(hybrid, [fresh, bad], [4, 4]).tokens == [[32] * 4, [20]], "each its own"
 
 
 def test_drafts_are_judged_without_a_look_up_between_them(make_request):
     hybrid, _, _ = parts()
     (request,) = started(hybrid, [make_request([WEAK, 9])])
+    fresh = Standing().expected(4)
     for _ in range(12):
         assert hybrid.propose([request], [4]).tokens == [[32] * 4]
         request.tokens += [32] * 4
     hybrid.propose([request], [4])
-    assert hybrid._judged(request).own[0].dflash.value > 0.8 > USUAL
+    assert hybrid._judged(request).expected(4) > 2 * fresh
 
 
 def test_a_draft_is_judged_once_by_what_was_said_in_its_place():
     standing = Standing()
-    standing.proposed = Pending([7, 8, 9], 2, 1)
-    standing.found = Pending([7, 5, 6], 2, 1, [0.5, 0.5, 0.5])
+    assert standing.expected(2) == pytest.approx(0.75)
+    standing.proposal, standing.end = [7, 8, 9], 2
     standing.judge([1, 2])
-    assert standing.own[1].dflash.of == PRIOR, "nothing was said yet"
+    assert standing.judged == PRIOR, "nothing was said yet"
     standing.judge([1, 2, 7, 5])
-    dflash, lookup = standing.own[1].dflash, standing.own[1].lookup
-    assert (dflash.stood, dflash.of) == pytest.approx((0.95 * PRIOR / 2 + 1, 0.95 * PRIOR + 2))
-    assert (lookup.stood, lookup.of) == pytest.approx((0.95 * PRIOR + 2, 0.95 * PRIOR + 1.0))
-    before = dflash.of
+    before = standing.stood, standing.judged
+    assert before == pytest.approx((0.95 * PRIOR / 2 + 1, 0.95 * PRIOR + 2))
     standing.judge([1, 2, 7, 5, 6])
-    assert dflash.of == before and standing.own[0].dflash.of == PRIOR
-    standing.found = Pending([7, 5, 6], 2, 2, [0.5, 0.5, 0.5])
-    standing.judge([1, 2, 9])
-    assert standing.own[2].lookup.of == pytest.approx(0.95 * PRIOR + 0.5), "no more is known"
+    assert (standing.stood, standing.judged) == before
+    for _ in range(200):
+        standing.proposal, standing.end = [7], 0
+        standing.judge([8])
+    assert standing.expected(7) < 1e-3, "a hopeless one is not hoped for"
 
 
 def test_past_dflashs_positions_look_ups_draft_and_where_it_is_silent_they_stay(make_request):
