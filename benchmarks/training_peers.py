@@ -54,7 +54,7 @@ def trainer_of(args: argparse.Namespace, out: Path, head_tokens: int | None) -> 
 def draft_config(trainer: Trainer, model: str) -> dict[str, Any]:
     """Return the config.json of the trainer's drafter."""
     mask = trainer.form.config.mask_token_id
-    return dict(drafter_json(trainer.config, load_model(model).config, mask))
+    return dict(drafter_json(trainer.config, TargetShape.of(load_model(model).config), mask))
 
 
 def peer_batches(trainer: Trainer, model: str, dtype: torch.dtype, folder: Path) -> None:
