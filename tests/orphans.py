@@ -1,4 +1,4 @@
-"""What tests share that ask whether a child process outlives its parent."""
+"""Helpers of tests that ask whether a child process outlives its parent."""
 
 from __future__ import annotations
 

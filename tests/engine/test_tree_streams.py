@@ -150,7 +150,7 @@ def jobs_of_prompts(options: list[dict[str, Any]]) -> list[tuple[list[int], Samp
 def test_trees_of_a_trained_drafter_change_no_token(
     make_engine: EngineFactory, trained: Path, kind: str, quantize: str | None
 ) -> None:
-    """Nothing is planted: drafts, chances and trees are the drafter's own."""
+    """Check trees whose drafts, chances and shapes are the drafter's own, none of them planted."""
     plain = make_engine(quantize=quantize, prefix_cache=False)
     engine = make_engine(f"d={kind}:{trained}", quantize=quantize, draft_tree=7)
     kept = watch_branches(engine)

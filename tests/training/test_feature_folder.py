@@ -239,7 +239,8 @@ def texts_said(line: str) -> int:
 
 
 def test_a_writer_is_killed_and_comes_back_while_a_run_reads_its_folder(target, tmp_path, caplog):
-    """What it said is there, no file is broken, and the drafter is that of a run by itself."""
+    """The texts that the writer told are there and whole, and the drafter equals that of a run by
+    itself."""
     trainset = write_random_set(tmp_path / "set", target, rows=604)
     folder = {"features_folder": str(tmp_path / "features"), "features_gb": 0.0}
     everything = config(target, trainset, tmp_path / "run", steps=150, **folder)

@@ -136,7 +136,7 @@ class Trainer:
 
     @property
     def regressed(self) -> bool:
-        """Whether a fall out of domain ends the run."""
+        """Return whether a fall out of domain ends the run."""
         return self.config.on_regression == "stop" and bool(self.progress.regressions)
 
     @property
