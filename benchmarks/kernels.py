@@ -91,13 +91,19 @@ def small_steps(network: NativeNetwork, contexts: list[int], repeats: int) -> No
         )
 
 
-def prefill(network: NativeNetwork, lengths: list[int], repeats: int) -> None:
-    """Prompt steps against a loop of nothing but products in registers."""
+def products_in_registers(network: NativeNetwork) -> tuple[Measured, float]:
+    """Return a loop of nothing but bfloat16 products in registers, and the operations of a run."""
     threads, rounds = torch.get_num_threads(), 4_000_000
     loop = network.library.pl_peak
     loop.restype = ctypes.c_int64
     flop = rounds * threads * loop(ctypes.c_int64(1), threads)
-    peak = Measured(lambda: loop(ctypes.c_int64(rounds), threads))
+    return Measured(lambda: loop(ctypes.c_int64(rounds), threads)), flop
+
+
+def prefill(network: NativeNetwork, lengths: list[int], repeats: int) -> None:
+    """Prompt steps against a loop of nothing but products in registers."""
+    threads = torch.get_num_threads()
+    peak, flop = products_in_registers(network)
     steps = {"peak": peak}
     for length in lengths:
         batch = batch_of(length, length, network.vocab_size, 1)

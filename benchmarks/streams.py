@@ -24,10 +24,12 @@ TOKEN_IDS = re.compile(rb'"token_ids": ?\[([^]]*)\]')  # of an event
 
 @dataclass(frozen=True)
 class Streamed:
-    """The tokens of streams that began together: when each came, in seconds."""
+    """The tokens of streams that began together: when each came, in seconds, and the CPU time that
+    the client took to receive them."""
 
     arrivals: list[list[float]]
     start: float
+    client: float = 0.0
 
     @property
     def tpot(self) -> float:
@@ -46,6 +48,11 @@ class Streamed:
         """The inverse of the throughput of all streams together."""
         last = max(each[-1] for each in self.arrivals)
         return (last - self.start) / sum(map(len, self.arrivals))
+
+    @property
+    def client_share(self) -> float:
+        """The client's CPU time ÷ the time from the first request to the last token."""
+        return self.client / (max(each[-1] for each in self.arrivals) - self.start)
 
 
 def texts() -> list[str]:
@@ -75,7 +82,7 @@ def queued_over_http(
     http.client takes as long for a chunk as the server does. `pause` is the seconds that it sleeps
     before it looks again: with one, it wakes less often on a core of the server's.
     """
-    start, waiting = time.perf_counter(), iter(asked)
+    start, waiting, own = time.perf_counter(), iter(asked), time.thread_time()
     streams: list[tuple[int, list[tuple[float, bytes]]]] = []
     with selectors.DefaultSelector() as selector:
         while True:
@@ -95,10 +102,11 @@ def queued_over_http(
                 if not chunk:
                     selector.unregister(key.fileobj)
                     key.fileobj.close()
+    client = time.thread_time() - own
     arrivals = [_token_times(received) for _, received in streams]
     for times, (tokens, received) in zip(arrivals, streams, strict=True):
         assert len(times) == tokens, f"{len(times)} tokens: {received[:3]}"
-    return Streamed(arrivals, start)
+    return Streamed(arrivals, start, client)
 
 
 def _request(port: int, model: str, text: str, tokens: int) -> bytes:
