@@ -29,6 +29,15 @@ constexpr int kTileRows = 4;
 // What is computed next is fetched into the L2 cache: L1 has room for what is computed now, and the
 // core can wait for twice as many lines of L2.
 constexpr int kNextLevel = 2;  // of __builtin_prefetch
+// Fetches a line at this place among the instructions: compilers gather prefetches otherwise, and
+// several at once wait for each other.
+PL_INLINE void fetch_here(const void* line) {
+#if defined(__x86_64__) || defined(__i386__)
+    asm volatile("prefetcht1 %0" ::"m"(*(const char*)line));
+#else
+    __builtin_prefetch(line, 0, kNextLevel);
+#endif
+}
 // Beside more than alone_rows() rows the hardware does not look far enough ahead: the panel's words
 // are fetched so many before they are needed.
 constexpr int kAheadWords = 64;
@@ -41,6 +50,12 @@ inline int64_t alone_rows() {
 #endif
     return 4;
 }
+
+// Up to so many rows, fetches stand between the products; beside more, compilers place them better.
+constexpr int kPinnedRows = 5;
+// The products of so many rows keep fetches far enough apart. Beside panels of at least kLongPanel
+// words fewer rows are multiplied as so many: what the slack rows behind them give is not read.
+constexpr int64_t kApart = kParts == 1 ? 3 : 1, kLongPanel = 192;
 
 // What a matrix is made of: how a word of activations meets one of weights.
 struct Bf16 {
@@ -89,6 +104,7 @@ constexpr int vectors_at_once() {
 template <class Format, int R, int V, int kAhead>
 void gemm_tile(const TileArguments& t) {
     constexpr int kNow = vectors_at_once<R>();
+    constexpr bool kPinned = kParts == 1 && R <= kPinnedRows;
     if constexpr (kNow < V) {
         gemm_tile<Format, R, kNow, kAhead>(t);
         TileArguments rest = t;
@@ -110,11 +126,14 @@ void gemm_tile(const TileArguments& t) {
         UPart w[V * kParts];
         for (int v = 0; v < V * kParts; v++)
             w[v] = load_part_of<UPart>(panel + i * kPanel + v * kPartLanes);
-        for (int v = 0; v < kAhead; v++)
-            __builtin_prefetch(ahead + (i * kAhead + v) * kLanes, 0, kNextLevel);
+        if constexpr (!kPinned)
+            for (int v = 0; v < kAhead; v++)
+                __builtin_prefetch(ahead + (i * kAhead + v) * kLanes, 0, kNextLevel);
         for (int r = 0; r < R; r++) {
             const UPart x = UPart{} + a[r * a_stride + i];
             for (int v = 0; v < V * kParts; v++) acc[r][v] = Format::dot(acc[r][v], x, w[v]);
+            if constexpr (kPinned)
+                for (int v = r; v < kAhead; v += R) fetch_here(ahead + (i * kAhead + v) * kLanes);
         }
     }
     for (int r = 0; r < R; r++)
@@ -143,7 +162,8 @@ void gemm_k_block(const Activations& a, int64_t rows, const uint32_t* panel, int
     if (tiles == 1) {
         tile.ahead = from + kAheadWords * kPanel;
         const bool alone = rows <= alone_rows();
-        return (alone ? tile_of_rows<Format, 0>(rows) : tile_of_rows<Format, 2>(rows))(tile);
+        const int64_t tall = rows < kApart && words >= kLongPanel ? kApart : rows;
+        return (alone ? tile_of_rows<Format, 0>(rows) : tile_of_rows<Format, 2>(tall))(tile);
     }
     for (int64_t t = 0; t < tiles; t++, tile.ahead += words * kLanes) {
         const int64_t count = (rows + tiles - t - 1) / (tiles - t);
