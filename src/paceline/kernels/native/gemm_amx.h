@@ -239,8 +239,7 @@ void amx_few(const TileSteps& t) {
                     even[r][v] = fused(low_half(x), low[v], even[r][v]);
                     odd[r][v] = fused(high_half(x), high[v], odd[r][v]);
                 }
-                for (int v = r; v < 2; v += R)
-                    fetch_here(w + kFewAhead * kPanel + v * kLanes);
+                for (int v = r; v < 2; v += R) fetch_here(w + kFewAhead * kPanel + v * kLanes);
             }
         }
         for (int r = 0; r < R; r++)
