@@ -1,7 +1,12 @@
-"""What tests of whole runs share: small settings, and the log."""
+"""What tests of whole runs share: small settings, the log, and processes."""
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -72,3 +77,42 @@ def arguments(without: str = "") -> list[str]:
     """OPTIONS as the command takes them, but for one."""
     return [part for name, value in OPTIONS.items() if name != without
             for part in (f"--{name.replace('_', '-')}", str(value))]  # fmt: skip
+
+
+class Run:
+    """`paceline train` in a process of its own, which a test stops, continues and kills."""
+
+    def __init__(self, target: Path, trainset: Path, tmp_path: Path, *options: str) -> None:
+        command = [
+            sys.executable, "-m", "paceline", "train", str(trainset), "--model", str(target),
+            "--out", str(tmp_path / "run"), "--features-folder", str(tmp_path / "features"),
+            "--features-gb", "0", *options, *arguments("features_gb"),
+        ]  # fmt: skip
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+    def until(self, said: Callable[[str], bool]) -> str:
+        """Wait for a line of what it says, and return it."""
+        assert self.process.stdout is not None
+        return next(line for line in self.process.stdout if said(line))
+
+    def send(self, number: signal.Signals) -> None:
+        assert self.process.poll() is None, "it has ended"
+        self.process.send_signal(number)
+
+    def rest(self) -> list[str]:
+        """Wait for the end; return what it said that nobody has read."""
+        return self.process.communicate(timeout=100)[0].splitlines()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def texts_said(line: str) -> int:
+    """Return the number of texts whose features are on disk, as a writer says it."""
+    words = line.split()
+    return int(words[2]) if words[:2] == ["features", "of"] else 0

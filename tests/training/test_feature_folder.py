@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from paceline.training.run import prepare, train
 from paceline.training.trainer import Trainer
 from paceline.training.workers import Workers
 from tests.training.foreign import write_random_set
-from tests.training.runs import arguments, config, drafter_of, losses, quiet
+from tests.training.runs import Run, arguments, config, drafter_of, losses, quiet, texts_said
 
 SOFT = {"mix": {"kl": 1.0}, "soft_tokens": 4}
 
@@ -111,7 +110,7 @@ def test_a_damaged_file_is_told_and_computed_again(damage, target, trainset, tmp
         one.write_bytes(other.read_bytes())
     with caplog.at_level(logging.WARNING):
         computed = read(reader(target, trainset, tmp_path))
-    assert 0 < computed < 64 and str(one) in caplog.text and "reads this text again" in caplog.text
+    assert 0 < computed < 64 and str(one) in caplog.text and "must read it again" in caplog.text
     assert one.read_bytes() == whole
     assert read(reader(target, trainset, tmp_path)) == 0
 
@@ -197,45 +196,6 @@ def test_a_killed_writer_leaves_whole_texts(target, trainset, tmp_path):
     everything = sum(len(text) for text in later.data.train)
     assert read(later) < everything
     assert len(files(tmp_path)) >= max(written, len(later.data.train))
-
-
-class Run:
-    """`paceline train` in a process of its own, which a test stops, continues and kills."""
-
-    def __init__(self, target: Path, trainset: Path, tmp_path: Path, *options: str) -> None:
-        command = [
-            sys.executable, "-m", "paceline", "train", str(trainset), "--model", str(target),
-            "--out", str(tmp_path / "run"), "--features-folder", str(tmp_path / "features"),
-            "--features-gb", "0", *options, *arguments("features_gb"),
-        ]  # fmt: skip
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-
-    def until(self, said: Callable[[str], bool]) -> str:
-        """Wait for a line of what it says, and return it."""
-        assert self.process.stdout is not None
-        return next(line for line in self.process.stdout if said(line))
-
-    def send(self, number: signal.Signals) -> None:
-        assert self.process.poll() is None, "it has ended"
-        self.process.send_signal(number)
-
-    def rest(self) -> list[str]:
-        """Wait for the end; return what it said that nobody has read."""
-        return self.process.communicate(timeout=100)[0].splitlines()
-
-    def __enter__(self) -> Run:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.process.kill()
-        self.process.communicate()
-
-
-def texts_said(line: str) -> int:
-    """Return the number of texts whose features are on disk, as a writer says it."""
-    words = line.split()
-    return int(words[2]) if words[:2] == ["features", "of"] else 0
 
 
 def test_a_writer_is_killed_and_comes_back_while_a_run_reads_its_folder(target, tmp_path, caplog):

@@ -38,6 +38,19 @@ def test_texts_that_do_not_share_out_evenly_are_refused(of_two):
         of_two.check(texts=7, micro=7, shard_target=False)
 
 
+@pytest.mark.parametrize(("patient", "timeout"), [(False, None), (True, workers.PATIENCE)])
+def test_a_process_that_waits_for_a_writer_does_not_end_the_others(patient, timeout, monkeypatch):
+    """Without more patience torch ends those that wait for it, on CUDA after ten minutes."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    asked: list[object] = []
+    monkeypatch.setattr(workers.dist, "is_initialized", lambda: False)
+    monkeypatch.setattr(
+        workers.dist, "init_process_group", lambda backend, timeout: asked.append(timeout)
+    )
+    Workers("cpu", patient)
+    assert asked == [timeout]
+
+
 @pytest.mark.parametrize("processes", [2, 4, 8])
 def test_the_usual_settings_suit_several_processes(of_two, processes):
     """A share of fewer texts than are computed at a time is computed at once."""

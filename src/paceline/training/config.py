@@ -33,7 +33,9 @@ DEFAULTS: dict[str, float] = {
     "selector_share": 1.0,
     "features_gb": 4.0,
     "features_folder_gb": 64.0,
+    "features_wait_minutes": 15.0,
 }
+NOT_WAITING = "no features_wait beside it: a run that waits"
 BlockSize = Annotated[int, Between(2, MAX_BLOCK)]
 Count = Annotated[int, Between(1)]
 Amount = Annotated[int, Between(1, 1 << 16)]
@@ -166,6 +168,13 @@ class TrainConfig:
     features_only: bool = about(
         "compute the features of all texts into features_folder, and train nothing", False
     )
+    features_wait: bool = about(
+        "wait for features that another process writes into features_folder, and load no target",
+        False,
+    )
+    features_wait_minutes: AboveZero | None = _optional(
+        "features_wait_minutes", "minutes without anything new there that end the wait, and the run"
+    )
     target_engine: TargetEngine | None = about(
         "what computes the target; transformers loads any causal model",
         None,
@@ -237,7 +246,12 @@ class TrainConfig:
             ("features_gb", not self.shard_target, "no shard_target beside it, which keeps none"),
             ("features_folder", not self.shard_target, "no shard_target beside it, as features_gb"),
             ("features_only", self.features_folder is not None, "features_folder beside it"),
+            ("features_only", not self.features_wait, "no features_wait beside it"),
             ("features_folder_gb", self.features_folder is not None, "features_folder beside it"),
+            ("features_folder_gb", not self.features_wait, f"{NOT_WAITING} writes nothing"),
+            ("features_wait", self.features_folder is not None, "features_folder beside it"),
+            ("features_wait_minutes", self.features_wait, "features_wait beside it"),
+            ("shard_target", not self.features_wait, f"{NOT_WAITING} loads no target"),
             (
                 "quantize",
                 not (self.with_transformers or self.with_vllm),

@@ -28,11 +28,11 @@ from paceline.core.documents import Document
 from paceline.models.tensor_files import save_tensors
 from paceline.training.packs import Text
 from paceline.training.seen import Seen
+from paceline.training.waiting import FIELD, Waiting
 
 log = logging.getLogger(__name__)
 FORMAT: Literal["paceline-features/1"] = "paceline-features/1"
 SOURCE = "features.json"
-FIELD = "features_folder"
 SHA256 = "sha256"
 SOFT = ("likely", "probabilities")
 HEADER_BYTES = 1024  # more than safetensors writes before so few tensors
@@ -55,7 +55,8 @@ class FeatureFolder:
     """A folder of features. The files that it has when it is opened and those that these
     `processes` write take `most` bytes at most; what other runs write later is not counted. `found`
     is how many texts it had at the start; `full` says that one found no room since. With `pinned`
-    features are read into memory that a GPU copies from by itself.
+    features are read into memory that a GPU copies from by itself. With `waiting` another process
+    writes, and who reads a text waits for it.
 
     The constructor makes the folder where there is none. It raises InvalidRequest for one that
     holds something else, or features of another kind, which it names.
@@ -68,8 +69,9 @@ class FeatureFolder:
         most: int,
         processes: int = 1,
         pinned: bool = False,
+        waiting: Waiting | None = None,
     ) -> None:
-        self.path, self._pinned = path, pinned
+        self.path, self._pinned, self._waiting = path, pinned, waiting
         _check_source(path, source)
         self._soft = source.soft_tokens > 0
         sizes = [file.stat().st_size for file in path.glob("*/*.safetensors")]
@@ -87,10 +89,14 @@ class FeatureFolder:
         self._coming = coming
 
     def read(self, text: Text) -> Seen | None:
-        """Return what the target showed of a text; None where that is not here, or damaged."""
+        """Return what the target showed of a text; None where that is not here, or damaged, and
+        nobody waits for it."""
         name = self._name(text)
         coming = self._coming.pop(name, None)
-        return self._load(name, text) if coming is None else coming.result()
+        seen = self._load(name, text) if coming is None else coming.result()
+        if seen is not None or self._waiting is None:
+            return seen
+        return self._waiting.until(self._path(name), len(text), lambda: self._load(name, text))
 
     def write(self, text: Text, seen: Seen) -> None:
         """Keep what the target showed of a text, where there is room. When it returns, the file is
@@ -126,7 +132,7 @@ class FeatureFolder:
             features = tensors["features"]
             return Seen(features.pin_memory() if self._pinned else features, likely, probabilities)
         except (OSError, SafetensorError, KeyError, ValueError) as error:
-            log.warning("%s cannot be used (%s): the target reads this text again", path, error)
+            log.warning("%s cannot be used (%s): the target must read it again", path, error)
             return None
 
     def _name(self, text: Text) -> str:
@@ -144,7 +150,7 @@ def _check_source(path: Path, source: FeatureSource) -> None:
     """Write what the folder is for, or compare it with what is written there."""
     described = path / SOURCE
     if not described.exists():
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if path.exists() and (not path.is_dir() or any(map(_is_whole, path.iterdir()))):
             raise InvalidRequest(FIELD, str(path), f"a new folder, or one with {SOURCE}")
         path.mkdir(parents=True, exist_ok=True)
         text = json.dumps(source.model_dump(), indent=1) + "\n"
@@ -155,6 +161,11 @@ def _check_source(path: Path, source: FeatureSource) -> None:
         if there[name] != value:
             expected = f"a folder of features with {name} {value!r}; this one has {there[name]!r}"
             raise InvalidRequest(FIELD, str(path), expected)
+
+
+def _is_whole(path: Path) -> bool:
+    """Return False for a file that another process is writing at this moment."""
+    return not path.name.endswith(UNFINISHED)
 
 
 def _write_whole(path: Path, write: Callable[[Path], object]) -> None:

@@ -110,7 +110,7 @@ def _workers(config: TrainConfig) -> Iterator[Workers]:
         torch.set_num_threads(config.threads)
     if config.device == "cpu":
         keep_freed_memory()
-    workers = Workers(config.device)
+    workers = Workers(config.device, patient=config.features_wait)
     try:
         workers.check(config.texts, config.micro, config.shard_target)
         yield workers
@@ -209,7 +209,7 @@ def prepare(
     _check_shape(config, shape)
     ids = _head_ids(config, shape, token_counts(data.train, found.shape.vocab_size), checkpoint)
     target = build_target(config, found, model, shape)
-    target.folder = folder = feature_folder(config, found, model, shape, workers)
+    target.folder = folder = feature_folder(config, found, shape, workers, show)
     if folder is not None and show is not None:
         show(f"{folder.path} has features of {folder.found} texts")
     computed = computed_in(config)

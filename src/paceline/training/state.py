@@ -35,6 +35,8 @@ FREE = (
     "features_folder",
     "features_folder_gb",
     "features_only",
+    "features_wait",
+    "features_wait_minutes",
     "target_python",
     "threads",
     "save_every",

@@ -3,8 +3,10 @@ keeps its features on disk."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 from paceline.core import InvalidRequest
 from paceline.models.any_target import AnyTarget
@@ -20,10 +22,14 @@ from paceline.training.transformers_target import (
     TransformersTarget,
 )
 from paceline.training.vllm_target import VLLMModel, VLLMTarget
+from paceline.training.waiting import Waiting
 from paceline.training.workers import Workers
+from paceline.training.written_target import WrittenModel, WrittenTarget
 
+log = logging.getLogger(__name__)
 GIB = 1 << 30
-OtherModel = TransformersModel | VLLMModel  # a target that another engine than ours computes
+# A target that another engine than ours computes, or another process.
+OtherModel = TransformersModel | VLLMModel | WrittenModel
 
 
 def check_engine(config: TrainConfig, found: AnyTarget) -> None:
@@ -42,20 +48,34 @@ def check_engine(config: TrainConfig, found: AnyTarget) -> None:
 def other_model(
     config: TrainConfig, found: AnyTarget, workers: Workers, show: Callable[[str], None] | None
 ) -> OtherModel | None:
-    """Return the target for another engine, where that computes it; `show` is told which, and why.
-    transformers loads it at once, vLLM with the first text."""
+    """Return the target for another engine or process, where that computes it; `show` is told
+    which, and why. transformers loads it at once, vLLM with the first text."""
+    if config.features_wait and config.quantize is None:  # int8 heads are made by our engine
+        engine = _engine(config, found)
+        if show is not None:
+            show(f"the features of {found.name} are those that others write, with {engine}")
+        return WrittenModel(found, DTYPES[config.dtype], workers.device, engine)
     if config.with_vllm:
         if show is not None:
             show(f"vLLM computes {found.name}; it starts when the first text is needed")
         longest, alone = min(config.max_tokens, found.max_context), workers.count == 1
         return VLLMModel(found, config.dtype, config.target_python, longest, alone)
-    if found.loaded is not None and not config.with_transformers:
+    if _engine(config, found) == "paceline":
         return None
     if show is not None:
         why = "" if found.refusal is None else f", since this engine does not: {found.refusal}"
         show(f"transformers computes {found.name}{why}")
     spread = workers if config.shard_target else None
     return TransformersModel(found, DTYPES[config.dtype], workers.device, spread)
+
+
+def _engine(config: TrainConfig, found: AnyTarget) -> Literal["paceline", "transformers", "vllm"]:
+    """Return the name of what computes the target."""
+    if config.with_vllm:
+        return "vllm"
+    return (
+        "paceline" if found.loaded is not None and not config.with_transformers else "transformers"
+    )
 
 
 def build_target(
@@ -74,6 +94,8 @@ def _reader(
     budget, on_cuda = int(config.value("features_gb") * GIB), config.device == "cuda"
     if isinstance(model, VLLMModel):
         return VLLMTarget(model, found, layers, budget)
+    if isinstance(model, WrittenModel):
+        return WrittenTarget(model, found, layers, budget)
     if model is not None:
         if config.shard_target:
             return ShardedTarget(model, found, layers, 0, soft)
@@ -88,22 +110,26 @@ def _reader(
 def feature_folder(
     config: TrainConfig,
     found: AnyTarget,
-    model: OtherModel | None,
     shape: DFlashConfig,
     workers: Workers,
+    show: Callable[[str], None] | None,
 ) -> FeatureFolder | None:
-    """Open the folder of features that the settings name. Raises InvalidRequest for one that is of
-    something else."""
+    """Open the folder of features that the settings name; `show` is told what the run waits for
+    there. Raises InvalidRequest for one that is of something else."""
     if config.features_folder is None:
         return None
     source = FeatureSource(
         weights_sha256=identity(found)["weights_sha256"],
-        engine="paceline" if model is None else model.engine,
+        engine=_engine(config, found),
         numbers=config.dtype,
         quantize=config.quantize,
         layers=list(shape.target_layer_ids),
         soft_tokens=int(config.value("soft_tokens")) * config.soft,
     )
     most = int(config.value("features_folder_gb") * GIB)
-    pinned = config.device == "cuda"
-    return FeatureFolder(Path(config.features_folder), source, most, workers.count, pinned)
+    path, pinned = Path(config.features_folder), config.device == "cuda"
+    waiting = None
+    if config.features_wait:
+        # A process that shows nothing may be the only one that waits.
+        waiting = Waiting(path, config.value("features_wait_minutes"), show or log.warning)
+    return FeatureFolder(path, source, most, workers.count, pinned, waiting)

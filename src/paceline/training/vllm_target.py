@@ -18,20 +18,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from paceline.core import InvalidRequest, ModelError
-from paceline.core.config_fields import ConfigFields
 from paceline.models.any_target import AnyTarget
-from paceline.models.json_files import read_json
-from paceline.models.tensors import EMBEDDING, HEAD
-from paceline.models.weights import SafetensorWeights
 from paceline.training.packs import Text
 from paceline.training.seen import Seen
 from paceline.training.target import TrainingTarget
+from paceline.training.written_target import ends
 
 SCRIPT = Path(__file__).with_name("in_vllm") / "paceline_features.py"
 VARIABLE = "PACELINE_VLLM_PYTHON"
-# Where families keep embedding and head: models of text alone, and those that see images too.
-EMBEDDINGS = (EMBEDDING, f"model.language_{EMBEDDING}", f"language_model.{EMBEDDING}")
-HEADS = (HEAD, f"language_model.{HEAD}")
 LOG_LINES = 12  # of vLLM's log, in the message that tells of its end
 PATIENCE_SECONDS = 30.0  # for a process that is to end
 
@@ -55,7 +49,7 @@ class VLLMModel:
         self._dtype, self._python, self._alone = dtype, python, alone
         self._folder: Path | None = None
         self._process: subprocess.Popen[str] | None = None
-        self.embedding, self.head = _ends(target, getattr(torch, dtype))
+        self.embedding, self.head = ends(target, getattr(torch, dtype))
 
     def features(self, texts: Sequence[Text], layers: Sequence[int]) -> list[torch.Tensor]:
         """Return [tokens, layers * hidden] of each text. Raises InvalidRequest where vLLM cannot be
@@ -87,7 +81,10 @@ class VLLMModel:
 
     def _start(self, layers: Sequence[int]) -> subprocess.Popen[str]:
         if not self._alone:
-            expected = "one process alone, or a features_folder that has all texts (features_only)"
+            expected = (
+                "one process alone, or a features_folder that has all texts (features_only), or "
+                "gets them meanwhile (features_wait)"
+            )
             raise InvalidRequest("target_engine", "vllm", expected)
         expected = f"the Python of an environment with vLLM, here or in {VARIABLE}"
         named = self._python or os.environ.get(VARIABLE)
@@ -169,21 +166,3 @@ def _say(process: subprocess.Popen[str], line: str) -> bool:
     except BrokenPipeError:
         return False
     return True
-
-
-def _ends(target: AnyTarget, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return embedding and head of a checkpoint, which are one where its config ties them."""
-    weights = SafetensorWeights(target.path)
-    config = ConfigFields(read_json(target.path / "config.json"))
-    tied = config.flag("tie_word_embeddings", default=True)
-    embedding = next((name for name in EMBEDDINGS if name in weights), None)
-    head = next((name for name in HEADS if name in weights), embedding if tied else None)
-    for name, names in ((embedding, EMBEDDINGS), (head, HEADS)):
-        if name is None:
-            expected = " or ".join(names)
-            raise ModelError(f"{target.name}: the checkpoint has no tensor {expected}")
-        shape = (target.shape.vocab_size, target.shape.hidden_size)
-        if (found := tuple(weights[name].shape)) != shape:
-            raise ModelError(f"{target.name}: {name} has the shape {found}; expected {shape}")
-    assert embedding is not None and head is not None
-    return weights[embedding].to(dtype), weights[head].to(dtype)

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
 from typing import TypeVar
 
 import torch
@@ -20,14 +21,16 @@ from torch.nn.parallel import DistributedDataParallel
 from paceline.core import InvalidRequest
 
 T = TypeVar("T")
+PATIENCE = timedelta(days=7)
 # Parameters of mallopt(), from glibc's malloc.h.
 TRIM_THRESHOLD, TOP_PAD, MMAP_MAX = -1, -2, -4
 
 
 class Workers:
-    """This process among `count` processes. One process needs no process group."""
+    """This process among `count` processes. One process needs no process group. With `patient` a
+    process may let the others wait for hours, where torch would end them after some minutes."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, patient: bool = False) -> None:
         self.count = int(os.environ.get("WORLD_SIZE", "1"))
         self.rank = int(os.environ.get("RANK", "0"))
         self.device = device
@@ -35,7 +38,8 @@ class Workers:
             self.device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
             torch.cuda.set_device(self.device)
         if self.count > 1 and not dist.is_initialized():
-            dist.init_process_group("nccl" if device == "cuda" else "gloo")
+            longest = PATIENCE if patient else None
+            dist.init_process_group("nccl" if device == "cuda" else "gloo", timeout=longest)
 
     @property
     def first(self) -> bool:

@@ -1,0 +1,176 @@
+"""A run that begins before its features are there waits for the process that writes them."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from paceline.core import InvalidRequest
+from paceline.training.config import TrainConfig
+from paceline.training.feature_folder import SHA256, _digest
+from paceline.training.run import prepare, train, write_features
+from paceline.training.workers import Workers
+from tests.training.foreign import write_random_set
+from tests.training.runs import Run, config, drafter_of, quiet, texts_said
+
+SOFT = {"mix": {"kl": 1.0}, "soft_tokens": 4}
+WRITER, TRAINER = "--features-only", "--features-wait"
+
+
+def settings(target: Path, trainset: Path, tmp_path: Path, out: str, **changes: Any) -> TrainConfig:
+    folder = {"features_folder": str(tmp_path / "features"), "features_gb": 0.0}
+    return config(target, trainset, tmp_path / out, **{"steps": 8, **folder, **changes})
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def alike(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+def files(tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "features").glob("*/*.safetensors"))
+
+
+def test_a_run_waits_for_a_writer_that_is_killed_and_comes_back(target, tmp_path):
+    """It says what it waits for, and its drafter is that of a run over the complete folder."""
+    trainset = write_random_set(tmp_path / "set", target, rows=204)
+    steps = "--steps", "50"
+    with Run(target, trainset, tmp_path, *steps, TRAINER) as run:
+        waits = run.until(lambda line: line.startswith("waiting for "))
+        assert "0 texts are there, nothing new for " in waits and "after 15 minutes" in waits
+        assert not files(tmp_path)
+        with Run(target, trainset, tmp_path, *steps, WRITER) as first:
+            first.until(lambda line: 60 < texts_said(line) < 150)
+            first.send(signal.SIGKILL)
+            first.rest()
+        there = len(files(tmp_path))
+        assert 60 < there < 204
+        waits = run.until(lambda line: f": {there} texts are there" in line)
+        missing = Path(waits.split()[2].rstrip(","))
+        assert not missing.exists()
+        with Run(target, trainset, tmp_path, *steps, WRITER) as second:
+            second.rest()
+            said = run.rest()
+        assert (run.process.returncode, second.process.returncode) == (0, 0)
+    assert said[-1].startswith("the best drafter is in ") and missing.exists()
+    complete = settings(target, trainset, tmp_path, "complete", steps=50, features_wait=True)
+    drafter = weights(drafter_of(complete))
+    assert alike(weights(tmp_path / "run" / "drafter"), drafter)
+    # Negative control: what the files say decides.
+    for file in files(tmp_path):
+        tensors = load_file(file)
+        del tensors[SHA256]
+        tensors["features"] = tensors["features"] * 1.01
+        save_file(tensors | {SHA256: _digest(tensors)}, file)
+    changed = settings(target, trainset, tmp_path, "changed", steps=50, features_wait=True)
+    assert not alike(weights(drafter_of(changed)), drafter)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, SOFT, {"target_engine": "transformers"}, {"dtype": "bfloat16"}, {"quantize": "int8"}],
+    ids=str,
+)
+def test_the_drafter_is_that_of_a_run_with_the_target(options, target, trainset, tmp_path):
+    """Its embedding and head come from the checkpoint, without the network."""
+    write_features(settings(target, trainset, tmp_path, "writer", **options), quiet)
+    waiting = settings(target, trainset, tmp_path, "waiting", features_wait=True, **options)
+    beside = settings(target, trainset, tmp_path, "beside", **options)
+    assert alike(weights(drafter_of(waiting)), weights(drafter_of(beside)))
+    trainer = prepare(waiting, Workers("cpu"))
+    if "quantize" not in options:  # else our engine makes the head
+        with pytest.raises(NotImplementedError):
+            trainer.target._compute(trainer.data.train[:1])
+
+
+def test_a_writer_that_is_gone_ends_the_run(target, trainset, tmp_path):
+    said: list[str] = []
+    waiting = settings(
+        target, trainset, tmp_path, "run", features_wait=True, features_wait_minutes=0.01
+    )
+    with pytest.raises(InvalidRequest) as caught:
+        train(waiting, said.append)
+    assert f"features_folder: got '{tmp_path / 'features'}'; expected " in str(caught.value)
+    wanted = ".safetensors in it, the features of a text of "
+    assert wanted in str(caught.value) and "nothing new came for 0.01 minutes" in str(caught.value)
+    assert "features_only in place of features_wait" in str(caught.value)
+    # The same command goes on when there is a writer again.
+    write_features(settings(target, trainset, tmp_path, "run"), quiet)
+    assert train(waiting, quiet).drafter is not None
+
+
+def test_news_of_other_texts_prolong_the_wait(target, trainset, tmp_path):
+    """A writer at work on other texts is not gone, however long it takes."""
+    write_features(settings(target, trainset, tmp_path, "run"), quiet)
+    waiting = prepare(
+        settings(target, trainset, tmp_path, "run", features_wait=True, features_wait_minutes=0.02),
+        Workers("cpu"),
+    )
+    folder, (text, *_) = waiting.target.folder, waiting.texts_to_read()
+    wanted = folder._path(folder._name(text))
+    kept, over = wanted.read_bytes(), threading.Event()
+    wanted.unlink()
+
+    def write_others() -> None:
+        for number in range(8):  # 3 s, where 1.2 s without news would end the wait
+            over.wait(0.4)
+            (wanted.parent / f"other-{number}").touch()
+        wanted.write_bytes(kept)
+
+    writer = threading.Thread(target=write_others)
+    writer.start()
+    try:
+        assert folder.read(text) is not None
+    finally:
+        over.set()
+        writer.join()
+
+
+def test_a_damaged_file_is_waited_for(target, trainset, tmp_path, caplog):
+    write_features(settings(target, trainset, tmp_path, "run"), quiet)
+    waiting = prepare(
+        settings(target, trainset, tmp_path, "run", features_wait=True, features_wait_minutes=0.02),
+        Workers("cpu"),
+    )
+    folder, (text, *_) = waiting.target.folder, waiting.texts_to_read()
+    damaged = folder._path(folder._name(text))
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+    with pytest.raises(InvalidRequest, match=r"expected .* or a writer at work"):
+        folder.read(text)
+    assert caplog.text.count("cannot be used") == 2  # by the first look, and by the wait
+    write_features(settings(target, trainset, tmp_path, "run"), quiet)
+    assert folder.read(text) is not None
+
+
+def test_a_folder_that_another_process_begins_is_new(target, trainset, tmp_path):
+    """Writer and run may begin at the same moment."""
+    (tmp_path / "features").mkdir()
+    (tmp_path / "features" / ".features.json.0123.unfinished").touch()
+    assert prepare(settings(target, trainset, tmp_path, "run"), Workers("cpu")).target.folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"features_folder": None}, "features_wait: got true; expected features_folder beside it"),
+        ({"features_only": True}, "features_only: got true; expected no features_wait beside it"),
+        ({"features_folder_gb": 1.0}, r"features_folder_gb: got 1\.0; expected no features_wait"),
+        ({"shard_target": True, "features_gb": None},
+         "shard_target: got true; expected no features_wait beside it: a run that waits loads no"),
+        ({"features_wait": False, "features_wait_minutes": 1.0},
+         r"features_wait_minutes: got 1\.0; expected features_wait beside it"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_a_run_that_waits_cannot_do_is_refused(changes, match, tmp_path):
+    with pytest.raises(InvalidRequest, match=match):
+        settings(tmp_path, tmp_path, tmp_path, "run", **{"features_wait": True, **changes})
