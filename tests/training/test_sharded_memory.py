@@ -39,7 +39,9 @@ def read(folder):
         for parameter in model.module.parameters():
             parameter.data = parameter.data.clone()
     target = (ShardedTarget if spread else TransformersTarget)(model, found, (0, 1), 0)
-    target.read(Text(0, torch.arange(64), torch.arange(64) > 5))
+    text = Text(0, torch.arange(64), torch.arange(64) > 5)
+    target.fetch([text])
+    target.read(text)
     return model
 
 small, large, out = sys.argv[1:]

@@ -244,7 +244,6 @@ class TrainConfig:
             ("round_costs", "expected_speedup" in self.mix, "expected_speedup in mix beside it"),
             ("short_share", self.short_block is not None, "short_block beside it"),
             ("features_gb", not self.shard_target, "no shard_target beside it, which keeps none"),
-            ("features_folder", not self.shard_target, "no shard_target beside it, as features_gb"),
             ("features_only", self.features_folder is not None, "features_folder beside it"),
             ("features_only", not self.features_wait, "no features_wait beside it"),
             ("features_folder_gb", self.features_folder is not None, "features_folder beside it"),

@@ -85,14 +85,17 @@ def write_features(config: TrainConfig, show: Callable[[str], None]) -> None:
     Raises InvalidRequest or ModelError before anything is computed, and InvalidRequest (field
     `features_folder_gb`) where the folder, or the disk, has no room for a text.
     """
-    config = replace(config, features_gb=0.0)
+    if not config.shard_target:  # which keeps none
+        config = replace(config, features_gb=0.0)
     with _workers(config) as workers:
         trainer = prepare(config, workers, show if workers.first else None)
         texts, folder = trainer.texts_to_read(), trainer.target.folder
         assert folder is not None, "the settings say so"
         with closing(trainer.target):
             for at in range(0, len(texts), config.texts):
-                trainer.target.read_all(workers.mine(texts[at : at + config.texts]))
+                share = workers.mine(texts[at : at + config.texts])
+                trainer.target.fetch(share)
+                trainer.target.read_all(share)
                 if folder.full:
                     size = config.value("features_folder_gb")
                     expected = f"room for {len(texts)} texts; {at} are there or in other processes"

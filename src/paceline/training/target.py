@@ -29,8 +29,7 @@ class TrainingTarget:
     from `folder`, where there is one that has them, or are read each time. `computed_tokens` counts
     the tokens that were read, `computed_logits` those whose distribution was. With a `window` only
     what blocks of so many tokens of context may see is kept in memory. `embedding` and
-    `head`, [vocabulary, hidden], are the target's; features lie on `device`; `together` means that
-    all processes must read a text at the same time.
+    `head`, [vocabulary, hidden], are the target's; features lie on `device`.
     """
 
     embedding: torch.Tensor
@@ -38,7 +37,6 @@ class TrainingTarget:
     device: torch.device | str = "cpu"
     folder: FeatureFolder | None = None
     window: int | None = None
-    together = False
 
     def __init__(
         self, shape: TargetShape, layers: Sequence[int], budget: int, soft_tokens: int = 0
@@ -58,15 +56,15 @@ class TrainingTarget:
         if self.folder is not None:
             self.folder.expect([text for text in texts if text.number not in self._kept])
 
+    def fetch(self, texts: Sequence[Text]) -> None:
+        """Get the share of this process ready of texts that are read next. Every process says its
+        share at the same time, an empty one too, before it reads any text of it."""
+
     def read(self, text: Text) -> Seen:
         return self.read_all([text])[0]
 
     def read_all(self, texts: Sequence[Text]) -> list[Seen]:
         """Read texts together, which costs less than one after the other; bits are the same."""
-        if self.together:  # every process reads as many, a text that is named twice included
-            self.computed_tokens += sum(map(len, texts))
-            views = zip(texts, self._compute(texts), strict=True)
-            return [seen.since(text.needed(self.window)) for text, seen in views]
         fresh = {text.number: text for text in texts if text.number not in self._kept}
         found = self._stored(fresh.values())
         missing = [text for number, text in fresh.items() if number not in found]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -204,6 +204,8 @@ class Trainer:
         # Texts with as much context together: on CUDA they are padded to the longest of a part.
         window = self.target.window
         own_picks = sorted(workers.mine(picks), key=lambda pick: pick.context(window))
+        with self._counted():
+            self.target.fetch([pick.text for pick in own_picks])
         parts = list(side_by_side(own_picks, config.micro, config.micro_tokens, window))
         # What on_policy samples is that of the step, also after an interruption.
         torch.manual_seed(seed_for(config.seed, self.step, workers.rank))
@@ -252,17 +254,24 @@ class Trainer:
 
     def _pack(self, picks: Sequence[Pick], size: int) -> Pack:
         target, config = self.target, self.config
-        tokens, logits = target.computed_tokens, target.computed_logits
-        with self._costs.phase("target"):
+        with self._counted():
             seen = target.read_all([pick.text for pick in picks])
-        tokens, logits = target.computed_tokens - tokens, target.computed_logits - logits
-        self._costs.operations["target"] += target.operations(tokens, logits)
         with self._costs.phase("data"):
             mask = self.form.config.mask_token_id
             pack = make_pack(picks, seen, size, mask, target.window)
             if config.soft:
                 pack = self._soften(pack, picks, seen)
             return pack.to(self.workers.device)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Count the time and the operations of the target."""
+        target = self.target
+        tokens, logits = target.computed_tokens, target.computed_logits
+        with self._costs.phase("target"):
+            yield
+        tokens, logits = target.computed_tokens - tokens, target.computed_logits - logits
+        self._costs.operations["target"] += target.operations(tokens, logits)
 
     def _soften(self, pack: Pack, picks: Sequence[Pick], seen: Sequence[Seen]) -> Pack:
         """Return the pack with the target's distribution in its blocks, where that is learnt."""
@@ -293,9 +302,7 @@ class Trainer:
 
     def _evaluation_packs(self, texts: list[Text]) -> Iterator[Pack]:
         config, own_texts = self.config, self.workers.mine(texts)
-        if self.target.together:
-            for _ in range(-(-len(texts) // self.workers.count) - len(own_texts)):
-                self.target.read(texts[0])  # for those that have one text more
+        self.target.fetch(own_texts)
         mask, target = self.form.config.mask_token_id, self.target
         limits = target.window, config.micro, config.micro_tokens
         anchors, size = config.eval_anchors, self._size

@@ -25,6 +25,7 @@ from paceline.training.target import TrainingTarget, likely_tokens
 from paceline.training.workers import Workers
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+FILLER = Text(0, torch.zeros(2, dtype=torch.long), torch.tensor([False, True]))
 EXPERTS_OF_A_TOKEN = ("num_experts_per_tok", "moe_topk", "top_k_experts")
 
 
@@ -41,7 +42,7 @@ class TransformersModel:
     def __init__(
         self, target: AnyTarget, dtype: torch.dtype, device: str, workers: Workers | None = None
     ) -> None:
-        self.device = device
+        self.device, self.workers = device, workers
         self.module = load_causal_model(target, dtype, device if workers is None else None)
         self.embedding = _matrix(self.module.get_input_embeddings(), target)
         self.head = _matrix(self.module.get_output_embeddings(), target)
@@ -183,11 +184,31 @@ class ShardedTarget(TransformersTarget):
     """A target that transformers computes, in layers spread over all processes (FSDP2).
 
     Each layer is gathered for the moment it computes (`torch.distributed.fsdp.fully_shard`), so
-    every process must read a text whenever one does. Nothing is kept therefore, and no process
-    takes more texts than another.
+    every process must compute a text whenever one does. fetch() has them do so, and nothing is kept
+    longer than until the next one.
     """
 
-    together = True
+    def fetch(self, texts: Sequence[Text]) -> None:
+        """Read the texts that the folder lacks. A process that lacks fewer than another computes
+        FILLER as often."""
+        workers = self._model.workers
+        assert workers is not None, "its layers are spread"
+        found = self._stored(texts)
+        missing = list({text.number: text for text in texts if text.number not in found}.values())
+        rest = workers.most(len(missing)) - len(missing)
+        computed = self._compute([*missing, *[FILLER] * rest])
+        self.computed_tokens += sum(map(len, missing))
+        for text, seen in zip(missing, computed[: len(missing)], strict=True):
+            found[text.number] = seen
+            if self.folder is not None:
+                self.folder.write(text, seen)
+        self._fetched = {
+            text.number: found[text.number].since(text.needed(self.window)) for text in texts
+        }
+
+    def read_all(self, texts: Sequence[Text]) -> list[Seen]:
+        """Return what fetch() got ready."""
+        return [self._fetched[text.number] for text in texts]
 
     def _groups(self, texts: Sequence[Text]) -> list[list[int]]:
         return [[index] for index in range(len(texts))]

@@ -79,6 +79,14 @@ class Workers:
             values = values.cpu()
         return values
 
+    def most(self, count: int) -> int:
+        """Return the largest of the counts of all processes, in each of them."""
+        if self.count == 1:
+            return count
+        counts = torch.tensor(count, device=self.device)
+        dist.all_reduce(counts, dist.ReduceOp.MAX)
+        return int(counts)
+
     def wait(self) -> None:
         if self.count > 1:
             dist.barrier()

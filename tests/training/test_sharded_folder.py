@@ -1,0 +1,84 @@
+"""Features on disk of a target whose layers are spread over two processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from paceline.training.feature_folder import SHA256, _digest
+from paceline.training.run import prepare
+from paceline.training.workers import Workers
+from tests.training.runs import arguments, config
+
+STEPS = 8
+# Three texts of each set are evaluated, so that the shares of two processes differ.
+SETTINGS = "--mix", "ce=0.5,kl=0.5", "--eval-texts", "3", "--steps", str(STEPS)
+
+
+def spread(target: Path, trainset: Path, tmp_path: Path, out: str, *options: str) -> str:
+    """Train with two processes; return what they said."""
+    launch = "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"
+    command = [
+        sys.executable, *launch, "-m", "paceline.cli", "train", str(trainset),
+        "--model", str(target), "--out", str(tmp_path / out), "--shard-target",
+        "--features-folder", str(tmp_path / "features"), *SETTINGS, *options,
+        *arguments("features_gb"),
+    ]  # fmt: skip
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def drafter(tmp_path: Path, out: str) -> dict[str, torch.Tensor]:
+    return load_file(tmp_path / out / "drafter" / "model.safetensors")
+
+
+def alike(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.slow
+def test_a_run_reads_what_another_wrote_and_computes_the_rest(target, trainset, tmp_path):
+    """Also where one process lacks texts and the other does not: neither waits for ever."""
+    folder = tmp_path / "features"
+    said = spread(target, trainset, tmp_path, "writer", "--features-only")
+    settings = config(
+        target, trainset, tmp_path / "alone", steps=STEPS, mix={"ce": 0.5, "kl": 0.5},
+        eval_texts=3, target_engine="transformers", features_folder=str(folder),
+    )  # fmt: skip
+    trainer = prepare(settings, Workers("cpu"))
+    texts, kept = trainer.texts_to_read(), trainer.target.folder
+    assert f"features of {len(texts)} of {len(texts)} texts" in said
+    paths = [kept._path(kept._name(text)) for text in texts]
+    # What both wrote is what one process computes.
+    for text, seen in zip(texts, trainer.target._compute(texts), strict=True):
+        written = kept.read(text)
+        assert torch.equal(written.features, seen.features)
+        assert torch.equal(written.likely, seen.likely)
+    times = [path.stat().st_mtime_ns for path in paths]
+    spread(target, trainset, tmp_path, "first")
+    assert [path.stat().st_mtime_ns for path in paths] == times  # nothing was computed again
+    whole = [path.read_bytes() for path in paths]
+    steps = [text for text in texts if text in trainer.data.train]
+    gone = [paths[texts.index(text)] for text in steps[:5]]  # of the first steps, unevenly
+    gone += paths[:3:2]  # both are of the first process in the first evaluation
+    for path in gone:
+        path.unlink()
+    spread(target, trainset, tmp_path, "second")
+    assert [path.read_bytes() for path in paths] == whole
+    assert alike(drafter(tmp_path, "first"), drafter(tmp_path, "second"))
+    # Negative control: what the files say decides.
+    for path in paths:
+        tensors = load_file(path)
+        del tensors[SHA256]
+        tensors["features"] = tensors["features"] * 1.01
+        save_file(tensors | {SHA256: _digest(tensors)}, path)
+    spread(target, trainset, tmp_path, "changed")
+    assert not alike(drafter(tmp_path, "first"), drafter(tmp_path, "changed"))
