@@ -33,21 +33,21 @@ WITHOUT_SYSTEM = TEMPLATE.replace(
 )
 
 
-def tokenizer(template: str = TEMPLATE) -> Any:
+def tokenizer(template: str = TEMPLATE, spare: int = 0) -> Any:
     letters = {chr(byte): byte for byte in range(33, 127)} | {"Ġ": 32, "Ċ": 10}
     vocab = {letter: i for i, letter in enumerate(sorted(letters, key=lambda c: letters[c]))}
     made = Tokenizer(models.BPE(vocab, []))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     made.decoder = decoders.ByteLevel()
-    made.add_special_tokens([START, END])
+    made.add_special_tokens([START, END, *(f"<|spare_{i}|>" for i in range(spare))])
     fast = PreTrainedTokenizerFast(tokenizer_object=made, eos_token=END)
     fast.chat_template = template
     return fast
 
 
-def save_target(folder: Path, template: str = TEMPLATE, seed: int = 0) -> Path:
+def save_target(folder: Path, template: str = TEMPLATE, seed: int = 0, spare: int = 0) -> Path:
     """A Hugging Face folder. Its logits are all but even, so that an answer ends now and then."""
-    words = tokenizer(template)
+    words = tokenizer(template, spare)
     config = tiny_config(vocab_size=len(words))
     folder.mkdir(parents=True, exist_ok=True)
     weights = random_weights(config, seed, torch.bfloat16)

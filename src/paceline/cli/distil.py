@@ -8,9 +8,11 @@ from rich.console import Console
 
 from paceline.cli.option import Argument
 from paceline.cli.train import find_set, find_target, named_paths
+from paceline.core import InvalidRequest
 from paceline.core.document_help import about
 from paceline.core.documents import checked
 from paceline.core.field_types import fields_of
+from paceline.core.names import local_path
 from paceline.distil.config import DistilConfig
 from paceline.training.config import Sets
 
@@ -19,13 +21,19 @@ ABOUT = {name: field.description or "" for name, field in fields_of(DistilConfig
 NamedFiles = Annotated[dict[str, str], named_paths("FILE"), Argument(metavar="NAME=FILE")]
 
 
+def _find_app(text: str) -> None:
+    if not local_path(text, "drafter").is_file():
+        expected = "the file that describes an application, as synth takes it; there is none"
+        raise InvalidRequest("drafter", text, expected)
+
+
 @checked
 class DistilCommand(DistilConfig):
     """Let a smaller model learn an application from a larger one.
 
     Trains the student on the answers that the sets hold, compares it with what it was, and keeps it
-    where it is better; exit code 3 where it is not. A run that was interrupted goes on when the
-    same command is given again.
+    where it is better; exit code 3 where it is not. With --drafter a drafter for it is made too. A
+    run that was interrupted goes on when the same command is given again.
     """
 
     sets: Annotated[Sets, Argument(positional=True, metavar="SET", look_up=find_set)] = about(
@@ -36,6 +44,9 @@ class DistilCommand(DistilConfig):
         ABOUT["teacher"], None, "the name that the sets state"
     )
     tasks: NamedFiles = about(ABOUT["tasks"], dict)
+    drafter: Annotated[str, Argument(metavar="APP.yaml", look_up=_find_app)] | None = about(
+        ABOUT["drafter"], None
+    )
 
     def run(self) -> int:
         from paceline.distil.run import distil
@@ -47,4 +58,12 @@ class DistilCommand(DistilConfig):
         if result.student is None:
             return NOT_BETTER if result.finished else 1
         console.print(f"the student is in {result.student}", markup=False)
+        made = result.drafter
+        if made is None:
+            return 0
+        if made.why is not None:
+            console.print(made.why, markup=False)
+        if made.drafter is None:
+            return 1
+        console.print(f"its drafter is in {made.drafter}", markup=False)
         return 0

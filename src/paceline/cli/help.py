@@ -86,6 +86,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "distil": (
         "paceline distil sets/mine --student qwen2.5-coder-0.5b --out runs/small",
         "paceline distil sets/mine --student ./small --out runs/small --tasks math=math.jsonl",
+        "paceline distil sets/mine --student ./small --out runs/small --drafter app.yaml",
     ),
     "evaluate": (
         "paceline evaluate smollm2-135m runs/mine/drafter mine=sets/mine demo",

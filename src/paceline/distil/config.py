@@ -16,6 +16,7 @@ from paceline.training.config import AboveZero, Amount, Count, Sets, Share, Text
 
 ADAPTER_LR, WHOLE_LR = 2e-4, 1e-5  # peaks: of LoRA's matrices, and of all weights
 SOFT_TOKENS = 32
+DRAFTER_EPOCHS = 4.0
 
 
 @checked
@@ -71,6 +72,18 @@ class DistilConfig:
     )
     fall: Share = about("most that a share of right answers to tasks may fall by", 0.05)
 
+    drafter: str | None = about(
+        "app.yaml: the student that is kept answers this application's prompts, and a drafter for "
+        "it learns from that",
+        None,
+    )
+    drafter_rows: Count | None = about(
+        "with --drafter: rows of the student's answers", None, "app.yaml's size"
+    )
+    drafter_epochs: AboveZero | None = about(
+        "with --drafter: passes of the drafter's training over them", None, f"{DRAFTER_EPOCHS:g}"
+    )
+
     def __post_init__(self) -> None:
         if problems := list(self._problems()):
             raise together(problems)
@@ -82,6 +95,9 @@ class DistilConfig:
             value = getattr(self, name)
             if value is not None and self.objective != "kl":
                 yield InvalidRequest(name, value, "objective kl beside it")
+        for name in ("drafter_rows", "drafter_epochs"):
+            if getattr(self, name) is not None and self.drafter is None:
+                yield InvalidRequest(name, getattr(self, name), "drafter beside it")
 
     def total_steps(self, texts: int) -> int:
         """Return the optimizer steps of the whole run over so many texts."""

@@ -30,7 +30,10 @@ from paceline.training.trackers import open_trackers
 
 CANDIDATE = "candidate"  # the student at the end of the course, before it is judged
 FINAL_SHARE = 0.1  # of the peak learning rate, at the end of the cosine
-FREE = ("prompts", "tasks", "fall", "save_every")  # what a resumed run may be told anew
+# What a resumed run may be told anew.
+FREE = (
+    "prompts", "tasks", "fall", "save_every", "drafter", "drafter_rows", "drafter_epochs",
+)  # fmt: skip
 
 
 class Diverged(PacelineError):

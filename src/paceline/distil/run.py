@@ -7,8 +7,8 @@ import gc
 import json
 import os
 import shutil
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -18,12 +18,17 @@ from paceline.dataset.folder_lock import locked
 from paceline.dataset.training_set import write_whole
 from paceline.distil.config import DistilConfig
 from paceline.distil.course import CANDIDATE, Course
+from paceline.distil.drafter import answering, make_drafter
 from paceline.distil.inputs import Inputs, read_inputs
 from paceline.distil.scores import Agreement, Scores, agreement, right_answers, verdict
 from paceline.distil.student import peft_module
 from paceline.llm import LLM
+from paceline.models.loader import identity
 from paceline.models.networks import check_device
+from paceline.training.provenance import ORIGIN
+from paceline.training.run import TrainingResult
 from paceline.training.state import replace_folder, restore_folder
+from paceline.version import __version__
 
 STUDENT, SCORES = "student", "scores.json"
 Show = Callable[[str], None]
@@ -32,11 +37,13 @@ Show = Callable[[str], None]
 @dataclass(frozen=True, slots=True)
 class Distilled:
     """The end of a run. `student` is the folder of a student that passed, else None, and `reasons`
-    say why; `finished` is False where somebody ended the run before its last step."""
+    say why; `finished` is False where somebody ended the run before its last step. `drafter` is how
+    the training of its drafter ended, where there was one."""
 
     student: Path | None
     reasons: tuple[str, ...] = ()
     finished: bool = True
+    drafter: TrainingResult | None = None
 
 
 def distil(config: DistilConfig, show: Show) -> Distilled:
@@ -49,6 +56,8 @@ def distil(config: DistilConfig, show: Show) -> Distilled:
     if config.rank:
         peft_module()
     inputs = read_inputs(config)
+    if config.drafter is not None:
+        answering(config, config.student)  # the student is no other model for an application
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     with locked(config.folder):
@@ -57,7 +66,10 @@ def distil(config: DistilConfig, show: Show) -> Distilled:
         if not Course(config, inputs, show).run():
             reason = "the run was ended early; the same command goes on"
             return Distilled(None, (reason,), finished=False)
-        return compare(config, inputs, show)
+        distilled = compare(config, inputs, show)
+        if config.drafter is None or distilled.student is None:
+            return distilled
+        return replace(distilled, drafter=make_drafter(config, distilled.student, show))
 
 
 def compare(config: DistilConfig, inputs: Inputs, show: Show) -> Distilled:
@@ -73,12 +85,32 @@ def compare(config: DistilConfig, inputs: Inputs, show: Show) -> Distilled:
         "after": asdict(after),
         "reasons": reasons,
     }
-    write_whole(config.folder / SCORES, json.dumps(report, indent=1).encode() + b"\n")
+    _write(config.folder / SCORES, report)
     if reasons:
         shutil.rmtree(student, ignore_errors=True)  # of a run that was judged by other tasks
         return Distilled(None, tuple(reasons))
+    _write(candidate / ORIGIN, origin(config, inputs))
     replace_folder(student, partial(os.replace, candidate))
     return Distilled(student)
+
+
+def origin(config: DistilConfig, inputs: Inputs) -> dict[str, object]:
+    """Return what a student was made from: the model that it was, who answered, and in which
+    sets."""
+    before = identity(inputs.student)
+    return {
+        "student": {name: before[name] for name in ("name", "weights_sha256")},
+        "teachers": inputs.teachers,
+        "sets": {name: manifest.digest for name, manifest in inputs.manifests.items()},
+        "objective": config.objective,
+        "steps": config.total_steps(len(inputs.train)),
+        "seed": config.seed,
+        "paceline": __version__,
+    }
+
+
+def _write(path: Path, record: Mapping[str, object]) -> None:
+    write_whole(path, json.dumps(record, indent=1).encode() + b"\n")
 
 
 def _scores(config: DistilConfig, inputs: Inputs, model: str, show: Show) -> Scores:

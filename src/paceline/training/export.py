@@ -42,9 +42,9 @@ CARD = "README.md"
 class Made:
     """The facts about a drafter that are known before the first step: `target` is
     loader.identity's, `hf` the drafter's config.json, `before` the history of the drafter it
-    goes on from, `head_ids` int64 [n], or None for the whole head, `longest` the longest text in
-    tokens, `predecessors` float [vocabulary, rank] the codebook of a selector that began at random,
-    as it began."""
+    goes on from, `origin` what a distilled target was made from, `head_ids` int64 [n], or None for
+    the whole head, `longest` the longest text in tokens, `predecessors` float [vocabulary, rank]
+    the codebook of a selector that began at random, as it began."""
 
     config: TrainConfig
     hf: Mapping[str, object]
@@ -54,6 +54,7 @@ class Made:
     head_ids: torch.Tensor | None
     longest: int
     predecessors: torch.Tensor | None = None
+    origin: Mapping[str, object] | None = None
 
     def context(self, form: TrainingForm) -> int:
         """Return the most tokens of context that a draft saw in training."""
@@ -142,6 +143,8 @@ def provenance(made: Made, form: TrainingForm, progress: Progress, step: int) ->
         "before": progress.history[0] if config.init is not None else None,
         "regressions": progress.regressions,
     }
+    if made.origin:
+        record["origin"] = dict(made.origin)
     return shortened(record)
 
 

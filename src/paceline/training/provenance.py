@@ -6,6 +6,7 @@ data       the sets by name: digest, tokens, licences, and whether they were tra
 settings   the recipe: every setting of the run that has a value and changes what is learnt
 scores     of the last evaluation in training, and `before` the first step
 init       the drafter that the run began from, and how that was made
+origin     of a target that was distilled: the model that it was, who answered, and in which sets
 evaluation what `paceline evaluate --card` measured: AL and speed of each set
 
 Earlier releases wrote all they knew; shortened() makes either form the same.
@@ -21,6 +22,7 @@ from typing import Any
 from paceline.core import InvalidRequest
 
 PROVENANCE, FORMAT = "provenance.json", "paceline-drafter/2"
+ORIGIN = "distilled.json"  # in the folder of a model that `paceline distil` made
 Provenance = Mapping[str, Any]  # the content of the file
 # Settings that say where and how a run was computed, and not what.
 OF_THE_MACHINE = (

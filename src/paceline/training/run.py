@@ -23,6 +23,7 @@ from paceline.models.any_target import AnyTarget, read_target
 from paceline.models.dflash.checkpoint import DFlashCheckpoint, load_checkpoint
 from paceline.models.dflash.config import DFlashConfig, read_dflash_config
 from paceline.models.dflash.module import DFlashModule
+from paceline.models.json_files import read_optional_json
 from paceline.models.loader import identity
 from paceline.models.networks import DTYPES, check_device
 from paceline.models.tensors import EMBEDDING
@@ -37,6 +38,7 @@ from paceline.training.data import (
 )
 from paceline.training.form import TrainingForm
 from paceline.training.losses import Head, Objective
+from paceline.training.provenance import ORIGIN
 from paceline.training.shape import check_fit, drafter_json, mask_token, reshaped
 from paceline.training.state import DRAFTER, STATE, restore_folder
 from paceline.training.target_engines import (
@@ -237,7 +239,10 @@ def prepare(
     start = None
     if checkpoint is None and shape.second is not None:
         start = form.drafter.candidate_selector.predecessor_codebook.detach().clone()
-    made = export.Made(config, hf, target_identity, data.manifests, before, cut, longest, start)
+    origin = read_optional_json(found.path / ORIGIN)
+    made = export.Made(
+        config, hf, target_identity, data.manifests, before, cut, longest, start, origin
+    )
     inputs = _inputs(config, made, checkpoint)
     return Trainer(config, form, target, data, workers, partial(export.write, made, form), inputs)
 
