@@ -40,6 +40,7 @@ from tests.training.runs import config, quiet
             r"SGLang .* texts \(`paceline synth --url`\), and transformers computes the features",
         ),
         ("features_only", True, "features_only: got true; expected features_folder beside it"),
+        ("target_devices", 2, "target_devices: got 2; expected target_engine vllm beside it"),
         ("target_python", "python3", "target_python: got 'python3'; expected target_engine vllm"),
     ],
 )

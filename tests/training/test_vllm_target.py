@@ -194,6 +194,25 @@ def test_a_checkpoint_without_a_head_is_refused(target, tmp_path):
         VLLMModel(found, "float32", None, 16, alone=True)
 
 
+def test_vllm_is_told_over_how_many_devices_it_spreads_the_target(
+    target, trainset, tmp_path, stand_in
+):
+    """It must be told 1 where nobody says otherwise."""
+    for devices, options in ((1, {}), (2, {"target_devices": 2})):
+        python = stand_in(f"assert job['devices'] == {devices}, job")
+        run(target, trainset, tmp_path / str(devices), python, **options)
+
+
+def test_devices_that_cannot_share_a_layer_are_refused(target, tmp_path):
+    found = read_target(str(target))
+    shape = replace(found.shape, num_heads=12, num_kv_heads=4)
+    for devices in (1, 2, 4, 12):
+        VLLMModel(replace(found, shape=shape), "float32", None, 16, True, devices)
+    for devices in (3, 5, 6, 8, 24):
+        with pytest.raises(InvalidRequest, match=f"target_devices: got {devices}; expected a num"):
+            VLLMModel(replace(found, shape=shape), "float32", None, 16, True, devices)
+
+
 @pytest.mark.parametrize(
     ("fault", "told"),
     [

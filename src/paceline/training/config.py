@@ -183,6 +183,9 @@ class TrainConfig:
     target_python: str | None = about(
         "the Python of an environment with vLLM", None, "that of PACELINE_VLLM_PYTHON"
     )
+    target_devices: Annotated[int, Between(1, 1024)] | None = about(
+        "devices that vLLM spreads the target over, by tensor parallelism", None, "1"
+    )
     quantize: Literal["int8"] | None = about(
         "the target's linear layers, as `paceline serve --quantize` serves them", None, "none"
     )
@@ -257,6 +260,7 @@ class TrainConfig:
                 "target_engine paceline, and no shard_target",
             ),
             ("target_python", self.with_vllm, "target_engine vllm beside it"),
+            ("target_devices", self.with_vllm, "target_engine vllm beside it"),
         ):
             value = getattr(self, name)
             if value is not None and value is not False and not effective:

@@ -38,6 +38,7 @@ FREE = (
     "features_wait",
     "features_wait_minutes",
     "target_python",
+    "target_devices",
     "threads",
     "save_every",
 )

@@ -59,7 +59,14 @@ def other_model(
         if show is not None:
             show(f"vLLM computes {found.name}; it starts when the first text is needed")
         longest, alone = min(config.max_tokens, found.max_context), workers.count == 1
-        return VLLMModel(found, config.dtype, config.target_python, longest, alone)
+        return VLLMModel(
+            found,
+            config.dtype,
+            config.target_python,
+            longest,
+            alone,
+            config.target_devices or 1,
+        )
     if _engine(config, found) == "paceline":
         return None
     if show is not None:

@@ -36,17 +36,24 @@ class VLLMModel:
 
     `python` is an interpreter or an environment's folder, None where a user named none; `longest`
     is the most tokens of a text; `alone` is false in a run of several processes, which start no
-    vLLM. The constructor raises ModelError for a checkpoint without an embedding or head of the
-    usual name.
+    vLLM; `devices` share each layer. The constructor raises ModelError for a checkpoint without an
+    embedding or head of the usual name, and InvalidRequest for devices that cannot share a layer.
     """
 
     engine: Literal["vllm"] = "vllm"
 
     def __init__(
-        self, target: AnyTarget, dtype: str, python: str | None, longest: int, alone: bool
+        self,
+        target: AnyTarget,
+        dtype: str,
+        python: str | None,
+        longest: int,
+        alone: bool,
+        devices: int = 1,
     ) -> None:
+        _check_devices(target, devices)
         self.name, self._path, self._longest = target.name, target.path, longest
-        self._dtype, self._python, self._alone = dtype, python, alone
+        self._dtype, self._python, self._alone, self._devices = dtype, python, alone, devices
         self._folder: Path | None = None
         self._process: subprocess.Popen[str] | None = None
         self.embedding, self.head = ends(target, getattr(torch, dtype))
@@ -98,6 +105,7 @@ class VLLMModel:
             "dtype": self._dtype,
             "layers": sorted(layers),
             "longest": self._longest,
+            "devices": self._devices,
             "folder": str(self._folder),
         }
         try:
@@ -166,3 +174,15 @@ def _say(process: subprocess.Popen[str], line: str) -> bool:
     except BrokenPipeError:
         return False
     return True
+
+
+def _check_devices(target: AnyTarget, devices: int) -> None:
+    """Raise InvalidRequest where vLLM cannot cut each layer into as many parts: of query heads each
+    device takes as many, and of KV heads too, or several devices share one."""
+    heads, kv_heads = target.shape.num_heads, target.shape.num_kv_heads
+    if heads % devices or (kv_heads % devices and devices % kv_heads):
+        expected = (
+            f"a number that divides the target's {heads} heads, and divides its {kv_heads} KV "
+            "heads or is a multiple of them"
+        )
+        raise InvalidRequest("target_devices", devices, expected)

@@ -1,10 +1,10 @@
 """Features of texts, computed by vLLM, whose Python runs this file: it imports nothing of Paceline.
 
 The first line on stdin is an object: `model` (a folder), `dtype`, `layers` (ascending, from 0),
-`longest` (tokens of the longest text) and `folder` (for one file of each text). Every further line
-is a list of texts, each a list of token ids; the answer on stdout is the list of their files, which
-hold `hidden_states` [tokens, layers, hidden] and `token_ids`. The process ends with stdin, and
-removes the folder. Everything else that is printed goes to stderr.
+`longest` (tokens of the longest text), `devices` (that share each layer) and `folder` (for one file
+of each text). Every further line is a list of texts, each a list of token ids; the answer on stdout
+is the list of their files, which hold `hidden_states` [tokens, layers, hidden] and `token_ids`. The
+process ends with stdin, and removes the folder. Everything else that is printed goes to stderr.
 """
 
 import contextlib
@@ -61,6 +61,7 @@ def load(job):
         job["model"],
         dtype=job["dtype"],
         max_model_len=job["longest"] + 1,
+        tensor_parallel_size=job["devices"],
         enforce_eager=True,
         enable_prefix_caching=False,
         gpu_memory_utilization=GPU_SHARE,
