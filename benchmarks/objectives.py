@@ -38,9 +38,10 @@ from paceline.models.dflash.module import draft_logits
 from paceline.training.config import TrainConfig
 from paceline.training.data import read_texts
 from paceline.training.evaluation import walk
-from paceline.training.losses import Soft, acceptance, paying
+from paceline.training.losses import acceptance, paying
 from paceline.training.packs import Pick, Text, make_pack, window_of
 from paceline.training.run import prepare
+from paceline.training.seen import Soft
 from paceline.training.trainer import Trainer
 from paceline.training.workers import Workers
 

@@ -14,8 +14,8 @@ from paceline.distil.packs import labelled
 from paceline.distil.teacher import Teacher
 from paceline.engine.grammar import Compiler, GrammarState
 from paceline.models.any_target import AnyTarget, read_target
-from paceline.training.losses import Soft
 from paceline.training.packs import Text
+from paceline.training.seen import Soft
 from paceline.training.transformers_target import load_causal_model
 from tests.training.twins import random_text
 

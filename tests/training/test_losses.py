@@ -12,17 +12,15 @@ from paceline.models.dflash.config import read_dflash_config
 from paceline.training import losses as losses_module
 from paceline.training.config import OBJECTIVES, SOFT
 from paceline.training.losses import (
-    TO_START,
     Head,
     Objective,
-    Soft,
     block_loss,
     head_loss,
-    on_policy_loss,
     paying,
     position_weights,
     soft_loss,
 )
+from paceline.training.seen import Soft
 from tests.models.dflash.tiny import config_json
 from tests.training.twins import slow_expected, slow_objective, slow_weights
 
@@ -236,55 +234,3 @@ def test_slots_that_cost_more_than_they_bring_are_not_paid_for():
     assert paying(reach, (1.1, 1.8, 3.0), 1.3)[0].sum(1).tolist() == [1, 1, 0]
     # A short block of the run's start has fewer slots than there are costs.
     assert paying(reach[:, :2], (1.0, 1.0, 1.0), 1.0)[0].tolist() == [[True, True]] * 3
-
-
-def test_on_policy_climbs_where_more_drafts_match():
-    """In the mean of many samples, its gradient points where the expected number of matches grows:
-    for one anchor it is that gradient over a standard deviation."""
-    torch.manual_seed(0)
-    logits, labels = torch.randn(1, 4, 6), torch.tensor([[1, 5, 2, 0]])
-    counts = torch.ones(1, 4, dtype=torch.bool)
-    leaf = logits.clone().requires_grad_()
-    block_loss(
-        leaf, labels, counts, None, Objective({"expected_matches": 1.0})
-    ).loss.sum().backward()
-    found = torch.zeros_like(logits)
-    for _ in range(3000):
-        own = logits.clone().requires_grad_()
-        objective = Objective({"on_policy": 1.0})
-        block_loss(own, labels, counts, None, objective, logits).loss.sum().backward()
-        found += own.grad
-    alike = torch.nn.functional.cosine_similarity(found.flatten(), leaf.grad.flatten(), dim=0)
-    assert float(alike) > 0.97
-    # Negative control: towards other labels it is another way.
-    other = logits.clone().requires_grad_()
-    shifted = (labels + 1) % 6
-    block_loss(
-        other, shifted, counts, None, Objective({"expected_matches": 1.0})
-    ).loss.sum().backward()
-    wrong = torch.nn.functional.cosine_similarity(found.flatten(), other.grad.flatten(), dim=0)
-    assert float(wrong) < 0.5
-
-
-def test_on_policy_teaches_no_slot_behind_the_first_rejected_one():
-    torch.manual_seed(0)
-    logits, labels = torch.zeros(1, 3, 4), torch.tensor([[0, 1, 2]])
-    logits[0, 0] = torch.tensor([1.0, 0, 0, 0])  # right in about half of the samples
-    logits[0, 1] = torch.tensor([0.0, -100, 1, 0])  # never right
-    logits[0, 2] = torch.randn(4)
-    leaf = logits.clone().requires_grad_()
-    counts = torch.ones(1, 3, dtype=torch.bool)
-    on_policy_loss(leaf.log_softmax(-1), labels, counts, torch.randn(1, 3, 4)).sum().backward()
-    assert leaf.grad[0, 0].any() and leaf.grad[0, 1].any()
-    assert not leaf.grad[0, 2].any()
-
-
-def test_on_policy_stays_close_to_the_drafter_that_the_run_began_with():
-    """Equal samples have no advantage, so the loss is the divergence alone."""
-    logits = torch.tensor([[[60.0, 0.0, 0.0]]])
-    start = torch.tensor([[[0.0, 0.0, 0.0]]])
-    labels, counts = torch.tensor([[0]]), torch.ones(1, 1, dtype=torch.bool)
-    found = on_policy_loss(logits.log_softmax(-1), labels, counts, start)
-    assert float(found) == pytest.approx(TO_START * math.log(3), rel=1e-4)
-    same = on_policy_loss(logits.log_softmax(-1), labels, counts, logits)
-    assert float(same) == pytest.approx(0, abs=1e-6)

@@ -13,9 +13,10 @@ from paceline.models.dflash.config import read_dflash_config
 from paceline.training.config import TrainConfig
 from paceline.training.cost import StepCosts, layer_weights, target_operations
 from paceline.training.evaluation import packs_of
-from paceline.training.losses import CHUNK_BYTES, Head, Soft, decay_of, likeliest
+from paceline.training.losses import CHUNK_BYTES, Head, decay_of, likeliest
 from paceline.training.optimizers import Optimizers
 from paceline.training.packs import Pick, make_pack, random_for, side_by_side
+from paceline.training.seen import Soft
 from paceline.training.target import Seen, TrainingTarget, likely_tokens
 from tests.engine.tiny import tiny_config
 from tests.models.dflash.tiny import config_json

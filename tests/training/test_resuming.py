@@ -46,7 +46,7 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_been(
     options, target, trainset, tmp_path, monkeypatch
 ):
     options = {"steps": 12, **options}
-    if "mix" in options:  # it goes on from a drafter, and samples blocks of its own
+    if "mix" in options:  # it goes on from a drafter: blocks of its own, where it errs
         options["init"] = str(drafter_of(config(target, trainset, tmp_path / "first", steps=4)))
     train(config(target, trainset, tmp_path / "whole", **options), quiet)
     broken = config(target, trainset, tmp_path / "broken", **options)

@@ -11,9 +11,9 @@ import torch
 from paceline.models.dflash.config import read_dflash_config
 from paceline.models.dflash.module import DFlashModule
 from paceline.training.form import TrainingForm
-from paceline.training.losses import Head, Objective, Soft
+from paceline.training.losses import Head, Objective
 from paceline.training.packs import Pack, Pick, draw_anchors, make_pack
-from paceline.training.seen import Seen
+from paceline.training.seen import Seen, Soft
 from tests.models.dflash.tiny import SECOND, config_json
 from tests.training.twins import SIZE, random_text
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,11 +90,27 @@ def test_a_start_that_texts_share_is_computed_once_with_the_same_bits(
         assert equal(seen, alone(target, dtype, text)), text.number
 
 
-def test_a_text_that_is_read_twice_together_keeps_a_token_of_its_own(target) -> None:
+@pytest.mark.parametrize("tokens", [32, 33])
+def test_a_text_that_is_read_twice_together_keeps_a_token_of_its_own(tokens, target) -> None:
+    """Of 33 that is the last one, behind which nothing is learnt."""
     reader = tiny_target(target, "float32")
-    first, second = (Text(n, START[:32], torch.ones(32, dtype=torch.bool)) for n in range(2))
+    said = torch.ones(tokens, dtype=torch.bool)
+    first, second = (Text(n, START[:tokens], said) for n in range(2))
     one, other = reader.read_all([first, second])
-    assert reader.computed_tokens == 32 + 16 and equal(one, other)
+    assert reader.computed_tokens == 2 * tokens - (tokens - 1) // 16 * 16 and equal(one, other)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_the_distribution_is_computed_where_it_is_needed(whole, target) -> None:
+    """Along texts with a temperature alone, where a run asks for it there."""
+    reader = tiny_target(target, "float32", whole=whole)
+    reader.along_all = False
+    greedy = random_text(40, 10, 256, 1)
+    sampled = replace(greedy, number=2, temperature=0.7)
+    first, second = reader.read_all([greedy, sampled])
+    assert reader.computed_logits == 30
+    assert not first.probabilities.any() and bool(second.probabilities[9:39].all())
+    assert torch.equal(first.features, second.features)
 
 
 def test_a_start_of_which_other_tokens_are_learnt_is_computed_again(target) -> None:

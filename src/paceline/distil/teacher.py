@@ -8,8 +8,8 @@ from paceline.distil.bound import Bounds
 from paceline.distil.packs import labelled
 from paceline.models.any_target import AnyTarget
 from paceline.models.networks import build_network
-from paceline.training.losses import Soft
 from paceline.training.packs import Text
+from paceline.training.seen import Soft
 from paceline.training.target import LocalTarget
 
 LAYERS = (0,)  # a target shows features too, which are thrown away: the fewest

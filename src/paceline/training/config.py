@@ -151,7 +151,7 @@ class TrainConfig:
     )
     soft_tokens: Annotated[int, Between(1, 4096)] | None = _optional(
         "soft_tokens",
-        f"tokens of the target's distribution that {', '.join(SOFT[:-1])} and {SOFT[-1]} see",
+        f"tokens of the target's distribution that {', '.join(SOFT)} and on_policy see",
     )
     selector_share: Annotated[float, Between(0, 100)] | None = _optional(
         "selector_share", "share of the loss of DFlash 2's selector"
@@ -226,7 +226,7 @@ class TrainConfig:
         for name in self.mix:
             if name not in OBJECTIVES:
                 yield InvalidRequest("mix", name, f"objectives among {', '.join(OBJECTIVES)}")
-        if "on_policy" in self.mix and self.init is None:
+        if self.on_policy and self.init is None:
             yield InvalidRequest("mix", "on_policy", "init beside it: a drafter to go on from")
         if "expected_speedup" in self.mix and not self.round_costs:
             expected = "what `paceline drafter costs` prints, for expected_speedup"
@@ -243,7 +243,11 @@ class TrainConfig:
             yield InvalidRequest("micro", self.micro, f"a divisor of texts ({self.texts})")
         for name, effective, needed in (
             ("matrix_lr", self.optimizer == "muon", "optimizer muon beside it"),
-            ("soft_tokens", self.soft, "an objective or labels of the target's beside it"),
+            (
+                "soft_tokens",
+                self.soft or self.on_policy,
+                "an objective or labels of the target's beside it",
+            ),
             ("round_costs", "expected_speedup" in self.mix, "expected_speedup in mix beside it"),
             ("short_share", self.short_block is not None, "short_block beside it"),
             ("features_gb", not self.shard_target, "no shard_target beside it, which keeps none"),
@@ -275,6 +279,11 @@ class TrainConfig:
     def soft_mix(self) -> bool:
         """True when an objective needs the target's distribution."""
         return not self.mix.keys().isdisjoint(SOFT)
+
+    @property
+    def on_policy(self) -> bool:
+        """True when the drafter learns from blocks that it samples."""
+        return "on_policy" in self.mix
 
     @property
     def with_transformers(self) -> bool:

@@ -7,13 +7,22 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from paceline.core import InvalidRequest
 from paceline.dataset.loops import loop_start
-from paceline.dataset.training_set import PARTS, Manifest, Part, read_manifest, read_rows
+from paceline.dataset.training_set import (
+    PARTS,
+    Manifest,
+    Part,
+    TrainingRow,
+    read_binding,
+    read_manifest,
+    read_rows,
+)
 from paceline.training.config import TrainConfig
 from paceline.training.packs import Pick, Text, draw_anchors, random_for, valid_anchors
 
@@ -21,6 +30,15 @@ SHUFFLE = (1 << 32) - 1  # stands for the order where draws of a text have its n
 # A drafter's mask token was chosen when no text held it. A run that goes on from the drafter leaves
 # out texts with that token, up to this share of all; more of them are another kind of text.
 FEW = 0.01
+# With any of these in an application's sampling, answers are not drawn from the plain distribution.
+SHAPING = (
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+)
 
 
 def read_texts(
@@ -35,6 +53,7 @@ def read_texts(
     InvalidRequest (field `sets`) where none is left."""
     texts: list[Text] = []
     for folder in folders:
+        app = read_manifest(folder).app
         for row in read_rows(folder, split):
             if row.part not in parts:
                 continue
@@ -46,12 +65,27 @@ def read_texts(
                 said[start : end if looping is None else start + looping] = True
             if len(valid_anchors(said)):
                 end = int(said.nonzero()[-1]) + 1  # nobody looks behind it
-                texts.append(Text(first + len(texts), ids[:end], said[:end], row.source))
+                number, drawn_at = first + len(texts), _drawn_at(row, app)
+                texts.append(Text(number, ids[:end], said[:end], row.source, drawn_at))
     if not texts:
         names = ", ".join(str(folder) for folder in folders)
         expected = f"a set whose split {split!r} has answers of two tokens or more"
         raise InvalidRequest("sets", names, expected)
     return texts
+
+
+def _drawn_at(row: TrainingRow, app: Mapping[str, Any]) -> float:
+    """Return the temperature of a row whose answer was drawn from the target's distribution alone,
+    and 0 for others. `app` is what the set's manifest says of its application."""
+    description = app.get("description") or {}
+    sampling, bound = description.get("sampling"), read_binding(app, "app")
+    if bound is None:  # sets that are older than bindings have the grammar in the description
+        free = not (description.get("grammar") or description.get("tools"))
+    else:
+        free = bound.of(row.source) is None
+    if sampling is None or not free or any(sampling.get(name) is not None for name in SHAPING):
+        return 0.0
+    return row.temperature
 
 
 def without_token(texts: Sequence[Text], token: int) -> list[Text]:

@@ -6,8 +6,7 @@ gradient with respect to the hidden states is computed at once and handed on (as
 2410.10989), and no second pass computes them again.
 
 p is the target's distribution of a slot (a point for hard labels), q the drafter's. Formulas:
-D-PACE arXiv 2605.18810; DFlash arXiv 2602.06036; LK arXiv 2602.23881; DSpark arXiv 2607.05147;
-advantages within a group arXiv 2402.03300.
+D-PACE arXiv 2605.18810; DFlash arXiv 2602.06036; LK arXiv 2602.23881; DSpark arXiv 2607.05147.
 """
 
 from __future__ import annotations
@@ -19,24 +18,15 @@ import torch
 
 from paceline.models.dflash.config import DFlashConfig
 from paceline.models.dflash.module import draft_logits
+from paceline.training.on_policy import on_policy_loss
+from paceline.training.seen import Soft
 from paceline.training.top_k import top_k
 
 SMOOTHING = 0.5  # D-PACE's alpha
 DECAYS = {16: 7.0, 10: 5.0, 8: 4.0}  # DFlash's gamma by block size
 LK_DECAY = 3.0  # eta of LK's hybrid
-SAMPLES = 16  # blocks that on_policy samples at each anchor
-TO_START = 0.02  # share of the divergence from the drafter that on_policy began with
 # Of one chunk's float32 logits: what stays in the caches of a CPU, and what keeps a GPU busy.
 CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 1 << 30}
-
-
-@dataclass(frozen=True, slots=True)
-class Soft:
-    """The target's most likely tokens at each slot: `rows` int64 [blocks, slots, k] of the head
-    that is trained (-1 where that head lacks the token) and their probabilities, float."""
-
-    rows: torch.Tensor
-    probabilities: torch.Tensor
 
 
 def decay_of(size: int) -> float:
@@ -120,7 +110,7 @@ def block_loss(
             slots = -((-cross_entropy).exp() * in_head).cumprod(1)
         elif name == "on_policy":
             assert start is not None
-            slots = on_policy_loss(log_q, labels, counts, start)
+            slots = on_policy_loss(log_q, labels, counts, soft, start)
         elif name == "expected_al":
             assert soft is not None
             slots = -(acceptance(log_q, soft) * counts).cumprod(1)
@@ -167,35 +157,6 @@ def paying(
     accepted = tokens.gather(1, best[:, None]).sum()
     drafted = torch.arange(reach.shape[1], device=reach.device) < best[:, None]
     return drafted, torch.stack([len(reach) + accepted, costs[best].sum()])
-
-
-def on_policy_loss(
-    log_q: torch.Tensor, labels: torch.Tensor, counts: torch.Tensor, start: torch.Tensor
-) -> torch.Tensor:
-    """Return the loss of blocks that the drafter samples itself, [blocks, slots].
-
-    The reward of a sampled block is the number of tokens that the target accepts, here those that
-    the text goes on with. Its advantage is the reward against the other SAMPLES of the same anchor,
-    in standard deviations; it counts for the slots up to the first rejected one, since nobody looks
-    at the others. These slots also stay close to the drafter of `start`: the divergence from it is
-    added with the share TO_START. Uses torch's generator.
-    """
-    blocks, slots, _ = log_q.shape
-    flat = log_q.detach().exp().flatten(0, 1)
-    drafts = torch.multinomial(flat, SAMPLES, replacement=True).view(blocks, slots, SAMPLES)
-    right = (drafts == labels[..., None]) & counts[..., None]
-    accepted = right.cumprod(1)
-    rewards = accepted.sum(1).float()
-    advantages = rewards - rewards.mean(1, keepdim=True)
-    advantages = advantages / (rewards.std(1, keepdim=True) + 1e-6)
-    reached = torch.ones_like(accepted)
-    reached[:, 1:] = accepted[:, :-1]
-    reached = reached * counts[..., None]
-    credit = advantages[:, None] * reached
-    policy = -(credit * log_q.gather(-1, drafts)).mean(-1)
-    log_start = torch.log_softmax(start.float(), dim=-1)
-    moved = (log_q.exp() * (log_q - log_start)).sum(-1)
-    return policy + TO_START * moved * reached.float().mean(-1)
 
 
 def soft_loss(name: str, log_q: torch.Tensor, soft: Soft) -> torch.Tensor:
@@ -274,7 +235,7 @@ def head_loss(
     best: list[torch.Tensor] = []
     for part in _chunks(hidden, head):
         leaf = hidden[part].detach().requires_grad_()
-        part_soft = None if soft is None else Soft(soft.rows[part], soft.probabilities[part])
+        part_soft = None if soft is None else soft.part(part)
         logits = draft_logits(head.config, leaf.to(head.weight.dtype), head.weight)
         before = None
         if start is not None:

@@ -14,20 +14,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from paceline.training.losses import Soft
-from paceline.training.seen import Seen
+from paceline.training.seen import Seen, Soft
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
     """A training text: `ids` int64 [tokens], and `said` bool [tokens], the tokens that may be
     learnt. `number` is its place in the training set, by which random draws and features are
-    kept, and `source` names where its prompt came from."""
+    kept, and `source` names where its prompt came from. `temperature` is that of the target's
+    distribution where the answer was drawn from that alone; 0 for a greedy answer, and for one
+    that a grammar, penalties or a cut of the distribution had a part in."""
 
     number: int
     ids: torch.Tensor
     said: torch.Tensor
     source: str = ""
+    temperature: float = 0.0
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -160,7 +162,7 @@ class Pack:
     def to(self, device: str) -> Pack:
         if device == "cpu":
             return self
-        soft = self.soft and Soft(self.soft.rows.to(device), self.soft.probabilities.to(device))
+        soft = self.soft and self.soft.to(device)
         names = ("features", "tokens", "anchors", "ids", "labels", "counts", "before")
         moved = {name: getattr(self, name).to(device, non_blocking=True) for name in names}
         return replace(self, **moved, soft=soft)
@@ -204,3 +206,27 @@ def make_pack(
         counts=counts,
         before=torch.cat((ids[:, :1], slot_labels[:, :-1]), dim=1),
     )
+
+
+def at_errors(picks: Sequence[Pick], pack: Pack, right: torch.Tensor) -> list[Pick]:
+    """Return as many anchors of each text where the drafter's drafts go wrong. `pack` has the
+    blocks of `picks`, and `right` bool [blocks, slots] marks the drafted tokens that are the
+    text's.
+
+    The first wrong token of a draft is where the next round of serving begins: at the token that
+    the target says there. Several drafts may go wrong at the same place, or none; the other anchors
+    are the drawn ones, evenly spread. None lies behind the last drawn one, so that a pack of them
+    has no more context.
+    """
+    wrong = ~right.cpu() & pack.counts.cpu()
+    places = pack.anchors.cpu() + 1 + wrong.int().argmax(1)
+    moved = []
+    for pick, (first, last) in zip(picks, pack.blocks, strict=True):
+        found = torch.unique(places[first:last][wrong[first:last].any(1)])
+        fits = torch.isin(found, valid_anchors(pick.text.said)) & (found <= pick.seen)
+        errors = found[fits]
+        drawn = pick.anchors[~torch.isin(pick.anchors, errors)]
+        missing = len(pick.anchors) - len(errors)
+        kept = drawn[(2 * torch.arange(missing) + 1) * len(drawn) // max(1, 2 * missing)]
+        moved.append(replace(pick, anchors=torch.cat((errors, kept)).sort().values))
+    return moved

@@ -47,6 +47,7 @@ from paceline.training.target_engines import (
     check_engine,
     feature_folder,
     other_model,
+    soft_tokens,
 )
 from paceline.training.trackers import Tracker, open_trackers, tracker_package
 from paceline.training.trainer import Trainer
@@ -213,8 +214,9 @@ def prepare(
     check_fit(shape, found.shape, found.eos_ids, seen)
     _check_shape(config, shape)
     ids = _head_ids(config, shape, token_counts(data.train, found.shape.vocab_size), checkpoint)
-    target = build_target(config, found, model, shape)
-    target.folder = folder = feature_folder(config, found, shape, workers, show)
+    soft = soft_tokens(config, data.train)
+    target = build_target(config, found, model, shape, soft)
+    target.folder = folder = feature_folder(config, found, shape, soft, workers, show)
     if folder is not None and show is not None:
         show(f"{folder.path} has features of {folder.found} texts")
     computed = computed_in(config)
@@ -228,7 +230,7 @@ def prepare(
         ),
         mask_embedding=None if checkpoint is None else checkpoint.mask_embedding,
         autocast=computed is torch.bfloat16,
-        start=deepcopy(drafter) if "on_policy" in config.mix else None,
+        start=deepcopy(drafter) if config.on_policy else None,
     )
     if config.compile:
         for layer in drafter.layers:

@@ -8,6 +8,26 @@ import torch
 
 
 @dataclass(frozen=True, slots=True)
+class Soft:
+    """The target's most likely tokens at each slot: `rows` int64 [blocks, slots, k] of the head
+    that is trained (-1 where that head lacks the token) and their probabilities, float. For
+    on_policy, `temperatures` float [blocks] are those of the texts (`packs.Text`)."""
+
+    rows: torch.Tensor
+    probabilities: torch.Tensor
+    temperatures: torch.Tensor | None = None
+
+    def part(self, blocks: slice) -> Soft:
+        """Return the distribution of some of the blocks."""
+        temperatures = None if self.temperatures is None else self.temperatures[blocks]
+        return Soft(self.rows[blocks], self.probabilities[blocks], temperatures)
+
+    def to(self, device: str) -> Soft:
+        temperatures = None if self.temperatures is None else self.temperatures.to(device)
+        return Soft(self.rows.to(device), self.probabilities.to(device), temperatures)
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """The target's view of one text from token `first` on: `features` [tokens, layers * hidden] in
     its own dtype, and, where they are learnt, its most likely next tokens behind each token, int32

@@ -28,7 +28,8 @@ class TrainingTarget:
     The first texts that are read are kept in memory until `budget` bytes are full; the others come
     from `folder`, where there is one that has them, or are read each time. `computed_tokens` counts
     the tokens that were read, `computed_logits` those whose distribution was. With a `window` only
-    what blocks of so many tokens of context may see is kept in memory. `embedding` and
+    what blocks of so many tokens of context may see is kept in memory. Unless `along_all`, the
+    distribution is computed only along texts with a temperature. `embedding` and
     `head`, [vocabulary, hidden], are the target's; features lie on `device`.
     """
 
@@ -37,12 +38,13 @@ class TrainingTarget:
     device: torch.device | str = "cpu"
     folder: FeatureFolder | None = None
     window: int | None = None
+    along_all = True
 
     def __init__(
         self, shape: TargetShape, layers: Sequence[int], budget: int, soft_tokens: int = 0
     ) -> None:
         self.shape = shape
-        self._layers, self._soft = tuple(layers), soft_tokens
+        self._layers, self.soft_tokens = tuple(layers), soft_tokens
         self._left, self._kept = budget, dict[int, Seen]()
         self._preferred: dict[int, int] = {}
         self.computed_tokens = self.computed_logits = 0
@@ -112,7 +114,7 @@ class TrainingTarget:
     def _wanted(self, text: Text) -> np.ndarray:
         """Mark the tokens behind which something is learnt from the target's distribution."""
         wanted = np.zeros(len(text), dtype=bool)
-        if self._soft:
+        if self.soft_tokens and (text.temperature > 0 or self.along_all):
             wanted[:-1] = text.said[1:].numpy()
         return wanted
 
@@ -123,12 +125,13 @@ class TrainingTarget:
         wanted: torch.Tensor,
     ) -> Seen:
         """Return what was seen of a text, with zeros where no distribution was wanted."""
-        if not self._soft:
+        if not self.soft_tokens:
             return Seen(features)
-        likely = torch.zeros(len(features), self._soft, dtype=torch.int32)
-        probabilities = torch.zeros(len(features), self._soft, dtype=torch.float16)
-        likely[wanted] = torch.cat([part for part, _ in soft])
-        probabilities[wanted] = torch.cat([part for _, part in soft])
+        likely = torch.zeros(len(features), self.soft_tokens, dtype=torch.int32)
+        probabilities = torch.zeros(len(features), self.soft_tokens, dtype=torch.float16)
+        if soft:
+            likely[wanted] = torch.cat([part for part, _ in soft])
+            probabilities[wanted] = torch.cat([part for _, part in soft])
         return Seen(features, likely, probabilities)
 
 
@@ -183,11 +186,11 @@ class LocalTarget(TrainingTarget):
                 wanted = torch.from_numpy(self._wanted(texts[index]))
                 features = output.features[row, : len(wanted)].clone()
                 soft: list[tuple[torch.Tensor, torch.Tensor]] = []
-                if self._soft:
+                if self.soft_tokens:
                     rows = output.last[row, : len(wanted)][wanted.to(network.device)]
                     self.computed_logits += len(rows)
                     for logits in logits_of(network, rows):
-                        soft.append(likely_tokens(logits, self._soft))
+                        soft.append(likely_tokens(logits, self.soft_tokens))
                 seen[index] = self._seen(features, soft, wanted)
         return [seen[index] for index in range(len(texts))]
 
@@ -224,7 +227,7 @@ class LocalTarget(TrainingTarget):
                 taken += count
                 self.computed_logits += count
                 if count:
-                    soft[piece.sequence].append(likely_tokens(logits, self._soft))
+                    soft[piece.sequence].append(likely_tokens(logits, self.soft_tokens))
         begun = [kept, *(start.tokens for start in starts[1:])]
         rests: list[Seen] = []
         for index, first in enumerate(begun):

@@ -4,7 +4,7 @@ keeps its features on disk."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -15,6 +15,7 @@ from paceline.models.loader import identity
 from paceline.models.networks import DTYPES, build_network
 from paceline.training.config import TrainConfig
 from paceline.training.feature_folder import FeatureFolder, FeatureSource
+from paceline.training.packs import Text
 from paceline.training.target import LocalTarget, TrainingTarget
 from paceline.training.transformers_target import (
     ShardedTarget,
@@ -85,19 +86,34 @@ def _engine(config: TrainConfig, found: AnyTarget) -> Literal["paceline", "trans
     )
 
 
+def soft_tokens(config: TrainConfig, texts: Sequence[Text]) -> int:
+    """Return how many of the target's likely tokens a run over `texts` keeps at each place; 0 where
+    it needs no distribution. Raises InvalidRequest where vLLM would have to show it."""
+    judged = config.on_policy and any(text.temperature > 0 for text in texts)
+    if judged and config.with_vllm:
+        expected = (
+            "paceline or transformers: on_policy asks for the distribution along sampled text"
+        )
+        raise InvalidRequest("target_engine", config.target_engine, expected)
+    return int(config.value("soft_tokens")) * (config.soft or judged)
+
+
 def build_target(
-    config: TrainConfig, found: AnyTarget, model: OtherModel | None, shape: DFlashConfig
+    config: TrainConfig, found: AnyTarget, model: OtherModel | None, shape: DFlashConfig, soft: int
 ) -> TrainingTarget:
-    """Return what reads the texts for a drafter of this shape; our engine does without `model`."""
-    target = _reader(config, found, model, shape)
+    """Return what reads the texts for a drafter of this shape, with `soft` likely tokens; our
+    engine does without `model`."""
+    target = _reader(config, found, model, shape, soft)
     target.window = shape.window
+    # A folder is there for other runs, too.
+    target.along_all = config.soft or config.features_folder is not None
     return target
 
 
 def _reader(
-    config: TrainConfig, found: AnyTarget, model: OtherModel | None, shape: DFlashConfig
+    config: TrainConfig, found: AnyTarget, model: OtherModel | None, shape: DFlashConfig, soft: int
 ) -> TrainingTarget:
-    layers, soft = shape.target_layer_ids, int(config.value("soft_tokens")) * config.soft
+    layers = shape.target_layer_ids
     budget, on_cuda = int(config.value("features_gb") * GIB), config.device == "cuda"
     if isinstance(model, VLLMModel):
         return VLLMTarget(model, found, layers, budget)
@@ -118,6 +134,7 @@ def feature_folder(
     config: TrainConfig,
     found: AnyTarget,
     shape: DFlashConfig,
+    soft: int,
     workers: Workers,
     show: Callable[[str], None] | None,
 ) -> FeatureFolder | None:
@@ -131,7 +148,7 @@ def feature_folder(
         numbers=config.dtype,
         quantize=config.quantize,
         layers=list(shape.target_layer_ids),
-        soft_tokens=int(config.value("soft_tokens")) * config.soft,
+        soft_tokens=soft,
     )
     most = int(config.value("features_folder_gb") * GIB)
     path, pinned = Path(config.features_folder), config.device == "cuda"

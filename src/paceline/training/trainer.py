@@ -26,19 +26,20 @@ from paceline.training.cost import (
 from paceline.training.data import Data, Order
 from paceline.training.evaluation import BlockTally, Progress, Score, mean_length, packs_of
 from paceline.training.form import TrainingForm
-from paceline.training.losses import SlotLosses, Soft, position_weights
+from paceline.training.losses import SlotLosses, position_weights
 from paceline.training.optimizers import Optimizers
 from paceline.training.packs import (
     Pack,
     Pick,
     Text,
+    at_errors,
     block_labels,
     make_pack,
     seed_for,
     side_by_side,
 )
 from paceline.training.schedule import STOPPED, Schedule
-from paceline.training.seen import Seen
+from paceline.training.seen import Seen, Soft
 from paceline.training.state import STABLE, STATE, load_state, save_state
 from paceline.training.target import TrainingTarget
 from paceline.training.workers import Workers
@@ -256,10 +257,15 @@ class Trainer:
         target, config = self.target, self.config
         with self._counted():
             seen = target.read_all([pick.text for pick in picks])
+        mask = self.form.config.mask_token_id
+        if config.on_policy:
+            with self._costs.phase("drafter"):
+                pack = make_pack(picks, seen, size, mask, target.window)
+                right = self.form.right(pack.to(self.workers.device))
+            picks = at_errors(picks, pack, right)
         with self._costs.phase("data"):
-            mask = self.form.config.mask_token_id
             pack = make_pack(picks, seen, size, mask, target.window)
-            if config.soft:
+            if target.soft_tokens:
                 pack = self._soften(pack, picks, seen)
             return pack.to(self.workers.device)
 
@@ -281,10 +287,13 @@ class Trainer:
         likely, shares = (torch.cat(parts) for parts in zip(*soft_parts, strict=True))
         if self.config.labels == "target":
             pack = replace(pack, labels=likely[..., 0])
-        if not self.config.soft_mix:
+        if not self.config.soft_mix and not self.config.on_policy:
             return pack
         rows = self.form.head.row_of.cpu()[likely]
-        return replace(pack, soft=Soft(rows, shares))
+        # Labels of the target's are what it says with temperature 0.
+        drawn_at = 0.0 if self.config.labels == "target" else 1.0
+        temperatures = [drawn_at * pick.text.temperature for pick in picks for _ in pick.anchors]
+        return replace(pack, soft=Soft(rows, shares, torch.tensor(temperatures)))
 
     def _forward_backward(self, pack: Pack, norm: float) -> SlotLosses:
         costs, config = self._costs, self.form.config

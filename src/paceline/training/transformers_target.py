@@ -150,7 +150,7 @@ class TransformersTarget(TrainingTarget):
             ids[row, : len(text)], mask[row, : len(text)] = text.ids, 1
         wanted = [self._wanted(text) for text in texts]
         columns = None
-        if self._soft:
+        if self.soft_tokens:
             columns = torch.from_numpy(np.unique(np.concatenate([w.nonzero()[0] for w in wanted])))
         device = self._model.device
         padded = mask.to(device) if len({len(text) for text in texts}) > 1 else None
@@ -176,7 +176,7 @@ class TransformersTarget(TrainingTarget):
         if marks.any():
             rows = torch.isin(columns, marks.nonzero()[:, 0])
             self.computed_logits += int(rows.sum())
-            soft.append(likely_tokens(logits[rows.to(logits.device)], self._soft))
+            soft.append(likely_tokens(logits[rows.to(logits.device)], self.soft_tokens))
         return self._seen(features, soft, marks)
 
 
