@@ -4,16 +4,17 @@
         [--at-once] [--only NAME …] [--round-costs 1.3,1.4,…] [-- OPTION OF `paceline train` …]
 
 Each SET is a folder of `paceline synth` of one temperature, the last one of T = 1. Each arm trains
-a drafter on all of them for the same time: from random weights, or going on from DRAFTER. With
---at-once all arms train side by side, so that whatever else the machine does meets all of them.
+a drafter on all of them for the same time: from random weights, or going on from DRAFTER, which
+then has a row of its own. With --at-once all arms train side by side, so that whatever else the
+machine does meets all of them. A fall out of domain keeps no arm from being judged.
 
 Every drafter then drafts along the held-out texts of each set. Its likeliest tokens count where
 they are the text's, round after round as in serving. On the last set there is besides an estimate
 of what speculative sampling would accept: 1 + the sum of the products of sum(min(p, q)) along the
 text, over all anchors; and, with the times of rounds that draft 1, 2, … tokens, which `paceline
 drafter costs` prints, of the speedup that this brings where every draft has its best length.
-Without --round-costs the arm of expected_speedup is left out. Intervals are of the ratio to the
-first arm, by resampling texts.
+Without --round-costs the arm of expected_speedup is left out. Intervals are the 95% ones of the
+ratio to the first arm, by resampling the held-out texts.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ GOING_ON = {
 }
 PRICINGS = 8  # after which a speedup no longer changes
 SOFT_TOKENS, ANCHORS, LONGEST = 128, 64, 2048
+BEFORE = "before"
 NONE_BETTER = "no evaluation was better"  # than the drafter that a run went on from
 
 
@@ -228,6 +230,9 @@ def main() -> None:
                 drafter = drafter_folder(args.init)
             results[name] = judge(args, drafter, texts)
         steps = {name: last_step(folder / str(number)) for number, name in enumerate(arms)}
+        if args.init:
+            results[BEFORE] = judge(args, drafter_folder(args.init), texts)
+            steps[BEFORE] = 0, 0.0
     show(args, texts, results, steps)
 
 
