@@ -261,8 +261,7 @@ class Trainer:
         if config.on_policy:
             with self._costs.phase("drafter"):
                 pack = make_pack(picks, seen, size, mask, target.window)
-                right = self.form.right(pack.to(self.workers.device))
-            picks = at_errors(picks, pack, right)
+                picks = at_errors(picks, pack, self.form.right(pack.to(self.workers.device)))
         with self._costs.phase("data"):
             pack = make_pack(picks, seen, size, mask, target.window)
             if target.soft_tokens:
