@@ -216,7 +216,8 @@ class ShardedTarget(TransformersTarget):
 
 def load_causal_model(target: AnyTarget, dtype: torch.dtype, device: str | None) -> Any:
     """Load a causal model, frozen, onto a device; None leaves it where it is read. Raises
-    ModelError."""
+    ModelError, also for a checkpoint without all tensors of the model: transformers makes up
+    those that are missing."""
     import transformers
 
     fields = ConfigFields(read_json(target.path / "config.json"))
@@ -229,9 +230,11 @@ def load_causal_model(target: AnyTarget, dtype: torch.dtype, device: str | None)
     if device not in (None, "cpu") and fields.get("quantization_config"):
         options["device_map"] = device  # such weights are often made on their device
     try:
-        model = kind.from_pretrained(target.path, **options)
+        model, report = kind.from_pretrained(target.path, output_loading_info=True, **options)
     except (OSError, ValueError, ImportError, RuntimeError) as error:
         raise ModelError(f"{target.name}: transformers cannot load it ({error})") from error
+    if missing := sorted(report["missing_keys"]):
+        raise ModelError(f"{target.name}: its files lack {len(missing)} tensors: {missing[0]}…")
     model = model.eval().requires_grad_(False)
     return model if device is None or "device_map" in options else model.to(device)
 
@@ -250,13 +253,18 @@ def _matrix(module: nn.Module | None, target: AnyTarget) -> torch.Tensor:
 
 def _weights_of_a_token(layers: nn.ModuleList, config: Any) -> float:
     """Return the weights of the layers' matrices that one token is multiplied by. Of experts,
-    which are matrices side by side in one tensor, each token takes a few."""
+    which are matrices side by side in one tensor, each token takes a few. A linear layer says
+    its sizes itself, since a quantised one packs several weights into a number."""
     text = config.get_text_config()
     experts = next((int(getattr(text, n)) for n in EXPERTS if getattr(text, n, None)), 0)
     taken = next((int(getattr(text, n)) for n in EXPERTS_OF_A_TOKEN if getattr(text, n, None)), 1)
     total = 0.0
-    for weight in layers.parameters():
-        of_experts = weight.dim() == 3 and weight.shape[0] == experts
-        if weight.dim() >= 2:
-            total += weight.numel() * (taken / experts if of_experts else 1.0)
+    for module in layers.modules():
+        if isinstance(module, nn.Linear):
+            total += module.in_features * module.out_features
+            continue
+        for weight in module.parameters(recurse=False):
+            of_experts = weight.dim() == 3 and weight.shape[0] == experts
+            if weight.dim() >= 2:
+                total += weight.numel() * (taken / experts if of_experts else 1.0)
     return total
