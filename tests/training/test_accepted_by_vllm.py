@@ -74,9 +74,14 @@ def answered_by_vllm(target: Path, out: Path, dtype: str, *drafter: str) -> Answ
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.skipif("PACELINE_VLLM_PYTHON" not in os.environ, reason="needs PACELINE_VLLM_PYTHON")
-def test_vllm_accepts_what_a_drafter_of_a_mixture_of_experts_knows_by_heart(tmp_path, monkeypatch):
-    target, plain = told_by_vllm(tmp_path, monkeypatch, "qwen3_moe", "float32")
+@pytest.mark.parametrize("family", ["qwen3_moe", "mistral", "phi3"])
+def test_vllm_accepts_what_a_drafter_knows_by_heart(family, tmp_path, monkeypatch):
+    """Our engine serves Mistral as well, and vLLM computes it here all the same."""
+    mistral = ("MistralForCausalLM", "MistralConfig", {})
+    monkeypatch.setitem(foreign.FAMILIES, "mistral", mistral)
+    target, plain = told_by_vllm(tmp_path, monkeypatch, family, "float32")
     drafter = drafter_of(by_heart(tmp_path, target, plain, "float32"))
     drafted = answered_by_vllm(target, tmp_path / "drafted.json", "float32", str(drafter))
     print(f"AL {drafted.length:.2f} of {BLOCK}", file=sys.stderr)
