@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -32,7 +35,7 @@ def test_float32_is_as_exact_as_double_in_every_shape_and_rank(
 ) -> None:
     torch.manual_seed(rank)
     matrix = torch.randn(shape[0], rank) @ torch.randn(rank, shape[1])
-    found = orthogonal(matrix, torch.float32)
+    found = orthogonal(matrix[None], torch.float32)[0]
     torch.testing.assert_close(found.double(), plain(matrix), atol=2e-3, rtol=0)
 
 
@@ -42,14 +45,84 @@ def test_bfloat16_stays_bounded_where_a_gradient_has_a_low_rank(
     shape: tuple[int, int], rank: int
 ) -> None:
     torch.manual_seed(rank)
-    matrix = torch.randn(shape[0], rank) @ torch.randn(rank, shape[1])
+    matrix = torch.randn(1, shape[0], rank) @ torch.randn(rank, shape[1])
     found = orthogonal(matrix, torch.bfloat16)
     assert found.dtype is torch.bfloat16
-    assert float(torch.linalg.matrix_norm(found.float(), 2)) < 1.5
+    assert float(torch.linalg.matrix_norm(found[0].float(), 2)) < 1.5
+
+
+def decaying(shape: tuple[int, int], smallest: float) -> Tensor:
+    """Return a matrix whose singular values fall evenly from 1 to the smallest, in logarithms."""
+    left, values, right = torch.linalg.svd(torch.randn(shape), full_matrices=False)
+    return left @ torch.logspace(0, math.log10(smallest), len(values)).diag() @ right
+
+
+def bfloat16_iterations(matrix: Tensor) -> Tensor:
+    """The iterations as they are written down, in bfloat16."""
+    a, b, c = COEFFICIENTS
+    matrix = (matrix / matrix.norm()).bfloat16()
+    for _ in range(ITERATIONS):
+        gram = matrix @ matrix.T
+        matrix = a * matrix + (b * gram + c * gram @ gram) @ matrix
+    return matrix
+
+
+@pytest.mark.parametrize("shape", [(192, 512), (512, 192), (128, 640)])
+@pytest.mark.parametrize("smallest", [1.0, 1e-2, 1e-4])
+def test_bfloat16_is_as_near_over_the_gram_matrix_as_by_plain_iterations(
+    shape: tuple[int, int], smallest: float
+) -> None:
+    torch.manual_seed(0)
+    matrix = decaying(shape, smallest)
+    found, truth = orthogonal(matrix[None], torch.bfloat16)[0], plain(matrix)
+    error, usual = (
+        float((result.double() - truth).norm() / truth.norm())
+        for result in (found, bfloat16_iterations(matrix))
+    )
+    assert error < 0.15  # of its length
+    assert error < 1.25 * usual
+
+
+def test_matrices_of_one_shape_are_updated_together_as_each_alone() -> None:
+    torch.manual_seed(0)
+    matrices = torch.randn(5, 40, 96)
+    for computed, atol in ((torch.float32, 1e-4), (torch.bfloat16, 0.02)):
+        together = orthogonal(matrices, computed)
+        alone = torch.cat([orthogonal(matrix[None], computed) for matrix in matrices])
+        torch.testing.assert_close(together, alone, atol=atol, rtol=0)
+
+
+@pytest.mark.parametrize("computed", [torch.float32, torch.bfloat16])
+def test_steps_have_the_same_bits_every_time_whatever_was_kept_between(
+    computed: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal shapes are taken in parts, and the state is saved and loaded."""
+    monkeypatch.setattr("paceline.training.muon.TOGETHER", 2 * 64 * 96)
+    torch.manual_seed(0)
+    shapes = [(64, 96), (64, 96), (96, 64), (64, 64), (64, 96)]
+    begin = [torch.randn(shape) for shape in shapes]
+    gradients = [[torch.randn(shape) for shape in shapes] for _ in range(4)]
+
+    def taken(interrupted: bool) -> list[Tensor]:
+        parameters = [nn.Parameter(part.clone()) for part in begin]
+        optimizer = Muon(parameters, 0.02, computed=computed)
+        for number, step in enumerate(gradients):
+            if interrupted and number == 2:
+                state = deepcopy(optimizer.state_dict())
+                optimizer = Muon(parameters, 0.02, computed=computed)
+                optimizer.load_state_dict(state)
+            for parameter, gradient in zip(parameters, step, strict=True):
+                parameter.grad = gradient.clone()
+            optimizer.step()
+        return [parameter.data for parameter in parameters]
+
+    whole = taken(interrupted=False)
+    assert all(map(torch.equal, whole, taken(interrupted=False)))
+    assert all(map(torch.equal, whole, taken(interrupted=True)))
 
 
 def test_no_gradient_at_all_moves_nothing() -> None:
-    assert torch.equal(orthogonal(torch.zeros(3, 5), torch.float32), torch.zeros(3, 5))
+    assert torch.equal(orthogonal(torch.zeros(2, 3, 5), torch.float32), torch.zeros(2, 3, 5))
 
 
 @pytest.mark.parametrize("shape", [(32, 16), (16, 32)])
