@@ -78,7 +78,7 @@ def look_up_first(drafter: Any, requests: list[Request], lengths: list[int]) -> 
     if asked:
         drafted = drafter.propose([requests[i] for i in asked], [lengths[i] for i in asked])
         for row, index in enumerate(asked):
-            if drafted.tokens[row]:
+            if drafted.is_wanted(row):
                 found.tokens[index], found.q[index] = drafted.tokens[row], drafted.q_rows(row)
                 found.confidence[index] = drafted.confidence[row]
     return found

@@ -138,6 +138,7 @@ def test_what_is_asked_for_and_timed_is_dflashs_alone(
     """No draft longer than its block is hoped for, and no look-up makes it look cheap."""
     engine = ready(hybrid_engine(make_engine, tmp_path))
     hybrid, price = engine.drafters["h"], engine.drafting.costs.of("h")
+    hybrid.share = 0.3  # little is expected of random weights
     block, asked, timed = hybrid.dflash.max_draft_len, [], []
     propose = hybrid.dflash.propose
     hybrid.dflash.propose = lambda r, n: (asked.append(list(n)), propose(r, n))[1]

@@ -41,7 +41,8 @@ class DraftBatch:
     the part that made the i-th draft, of a drafter that has several. `from_others[i]` says that the
     i-th draft was looked up in the text of other requests: what of it is not committed must not be
     shown to the client. `trees[i]` holds alternatives to the i-th draft, which is then
-    deterministic; None: there are none.
+    deterministic; None: there are none. `yields[i]` says that the i-th draft is no better than what
+    the drafter looked up in the same round, which is kept.
     """
 
     tokens: list[list[int]]
@@ -50,6 +51,7 @@ class DraftBatch:
     parts: list[str] | None = None
     from_others: list[bool] | None = None
     trees: list[DraftTree | None] | None = None
+    yields: list[bool] | None = None
 
     @property
     def lengths(self) -> list[int]:
@@ -60,6 +62,10 @@ class DraftBatch:
 
     def tree(self, index: int) -> DraftTree | None:
         return None if self.trees is None else self.trees[index]
+
+    def is_wanted(self, index: int) -> bool:
+        """Return whether the i-th draft replaces what was looked up."""
+        return bool(self.tokens[index]) and not (self.yields is not None and self.yields[index])
 
     def part(self, index: int) -> str | None:
         return None if self.parts is None else self.parts[index]

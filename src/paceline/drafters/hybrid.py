@@ -1,67 +1,182 @@
 """`hybrid`: look-ups draft what a text repeats, DFlash drafts everything else.
 
 A look-up takes no time and is near perfect where a text says again what was said before; DFlash
-knows what the model is about to say for the first time. Before DFlash runs, the look-up's draft of
-a request is taken where it expects at least as many accepted tokens (the sum, over the draft, of
-the product of its confidences) as DFlash is expected to bring: a + a² + … + aⁿ for n tokens, where
-a is the share of DFlash's tokens that stood so far in this request.
+knows what the model is about to say for the first time. Who drafts is decided twice.
 
-The choice is made before a token of this round is drawn, so it biases no rule of verification.
+Before DFlash runs, the look-up's draft of a request is taken where at least as many of its tokens
+are expected to stand as of DFlash's:
+
+- of a look-up, the sum, over the draft, of the product of its chances. A chance is a confidence
+  without the part that it promises too much (`sober`), times what such chances have been worth so
+  far in this request: tokens that stood ÷ the chances of those that were judged;
+- of DFlash, a + a² + … + aⁿ for n tokens, where a is the share of its tokens that stood so far in
+  this request.
+
+A request begins with the share of tokens that stood when the drafter's training ended, which its
+folder says. Nothing is learned from one request for another.
+
+After DFlash ran, its own confidences say more than any record. The look-up's draft is kept where
+more of its tokens are expected to stand behind those that both drafts begin with.
+
+The first choice is made before a token of this round is drawn. The second looks at drawn tokens, so
+it is left out where they were sampled and are judged by their q: it biases no rule of verification.
 
 `auto` is `hybrid` with the drafter that is shipped for the target, else look-ups alone.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from operator import eq
 from pathlib import Path
+from typing import Annotated
 
-from paceline.core import DraftBatch, Request
+from pydantic import ConfigDict, Field
+
+from paceline.core import DraftBatch, InvalidRequest, ModelError, Request
+from paceline.core.documents import Document
 from paceline.drafters.base import Drafter, Memory, ObservedRows, StatefulDrafter, TargetInfo
 from paceline.drafters.chain import ChainDrafter, look_up_drafter
 from paceline.drafters.dflash import DFLASH_OPTIONS, DFlashDrafter, dflash_defaults
 from paceline.drafters.kinds import BuildContext, DrafterSpec, Settings, register
-from paceline.drafters.shipped import drafter_folder, find
+from paceline.drafters.shipped import PROVENANCE, drafter_folder, find
 from paceline.drafters.suffix import SUFFIX_OPTIONS, expected_accepted, read_corpus
 from paceline.models.dflash.batch import DFlashNetwork
 from paceline.models.dflash.checkpoint import load_checkpoint
+from paceline.models.json_files import read_optional_json
 
 SHIPPED_ROW = "shipped drafter"  # label in the start-up table
 
-# Half or twice of any of these changes the acceptance length by a percent at most: replayed over 40
-# answers of SmolLM2-135M, with drafters from poor to good.
-USUAL = 0.5  # share of DFlash's tokens that stand, before anything is known of the request
-PRIOR = 8.0  # tokens that this guess counts for
+# Half or twice of PRIOR, and KEPT from 0.9 to 1, change the acceptance length by 5% at most:
+# replayed over 72 answers of SmolLM2-135M, with drafters from poor to good.
+USUAL = 0.8  # share of DFlash's tokens that stand, where its folder does not say
+PRIOR = 8.0  # tokens that what is known before a request counts for in it
 KEPT = 0.95  # what a judged draft leaves of those before it: a text changes its subject
+
+
+class SetScore(Document):
+    """The score of a drafter on a set: of `blocks` drafts, `positions[k]` is the share whose first
+    k + 1 tokens stood."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    blocks: Annotated[int, Field(ge=0)]
+    positions: Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=1)]
+
+
+class HeldOutScores(Document):
+    """The scores at the end of a training, on held-out texts of the sets that were trained on."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    held_out: dict[str, SetScore]
+
+
+class TrainingRecord(Document):
+    """What provenance.json says of how well a drafter learnt."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    scores: HeldOutScores | None = None
+
+
+def trained_share(folder: Path) -> float:
+    """Return the share of a drafter's tokens that stood, of those judged, on held-out texts of what
+    it was trained on; USUAL where its folder does not say.
+
+    Raises ModelError where the folder says something that is no score.
+    """
+    try:
+        trained = TrainingRecord.read(read_optional_json(folder / PROVENANCE))
+    except InvalidRequest as error:
+        raise ModelError(f"{folder / PROVENANCE}: {error}") from error
+    scores = trained.scores.held_out.values() if trained.scores is not None else ()
+    stood = sum(score.blocks * sum(score.positions) for score in scores)
+    judged = sum(score.blocks * (1 + sum(score.positions[:-1])) for score in scores)
+    return stood / judged if judged else USUAL
+
+
+def sober(confidence: float) -> float:
+    """Return the chance that a looked-up token stands: above 1/2, half the log-odds of its
+    confidence. docs/benchmarks.md has the measurement."""
+    if confidence <= 0.5:
+        return confidence
+    odds = math.sqrt(confidence / max(1 - confidence, 1e-6))
+    return odds / (1 + odds)
+
+
+@dataclass(slots=True)
+class StoodShare:
+    """What stood ÷ what it is compared with, in tokens. Older drafts count less."""
+
+    stood: float
+    of: float
+
+    def learn(self, stood: float, of: float) -> None:
+        self.stood = KEPT * self.stood + stood
+        self.of = KEPT * self.of + of
+
+    @property
+    def value(self) -> float:
+        return self.stood / self.of
+
+
+@dataclass(slots=True)
+class Pending:
+    """A draft that was to follow the first `end` tokens, still to be judged. `chances` are those
+    that its tokens stand, without what was learned in the request; empty for DFlash's."""
+
+    tokens: Sequence[int]
+    end: int
+    chances: Sequence[float] = ()
+
+    def compare(self, text: Sequence[int]) -> tuple[int, int]:
+        """Return how many tokens stand, and how many of the text could be compared, up to the
+        first wrong one."""
+        same = list(map(eq, self.tokens, text[self.end :]))
+        return (same.index(False), same.index(False) + 1) if False in same else (len(same),) * 2
 
 
 @dataclass(slots=True)
 class Standing:
-    """The record of DFlash's drafts in one request. `proposal` was to follow the first `end`
-    tokens, and is still to be judged."""
+    """The record of one request's drafts, verified or not."""
 
-    stood: float = USUAL * PRIOR
-    judged: float = PRIOR
-    proposal: list[int] = field(default_factory=list)
-    end: int = 0
+    dflash: StoodShare = field(default_factory=lambda: StoodShare(USUAL * PRIOR, PRIOR))
+    lookup: StoodShare = field(default_factory=lambda: StoodShare(PRIOR, PRIOR))
+    proposed: Pending | None = None  # by DFlash
+    found: Pending | None = None  # by a look-up
 
-    def judge(self, tokens: Sequence[int]) -> None:
-        """Compare the proposal with the text of now, up to the first wrong token, whether the
-        proposal was verified or not."""
-        if not self.proposal or len(tokens) <= self.end:
-            return
-        same = list(map(eq, self.proposal, tokens[self.end :]))
-        stood = same.index(False) if False in same else len(same)
-        self.stood = KEPT * self.stood + stood
-        self.judged = KEPT * self.judged + min(stood + 1, len(same))
-        self.proposal = []
+    def judge(self, text: Sequence[int]) -> None:
+        """Compare the last drafts with the text of now."""
+        if self.proposed is not None and len(text) > self.proposed.end:
+            stood, compared = self.proposed.compare(text)
+            self.dflash.learn(stood, compared)
+            self.proposed = None
+        if self.found is not None and len(text) > self.found.end:
+            stood, compared = self.found.compare(text)
+            self.lookup.learn(stood, sum(self.found.chances[:compared]))
+            self.found = None
+
+    def chances(self) -> list[float]:
+        """Return the chances of the tokens of what was looked up."""
+        worth = self.lookup.value
+        return [] if self.found is None else [min(1.0, worth * c) for c in self.found.chances]
 
     def expected(self, length: int) -> float:
-        """Return the expected number of accepted tokens in a draft of `length`."""
-        rate = self.stood / self.judged
+        """Return the expected number of accepted tokens in a draft of `length` by DFlash."""
+        rate = self.dflash.value
         return sum(rate**k for k in range(1, length + 1))
+
+    def yields(self, tokens: Sequence[int], confidence: Sequence[float]) -> bool:
+        """Return whether what was looked up is expected to go on for longer than DFlash's draft,
+        behind the tokens that both begin with."""
+        if self.found is None or not tokens:
+            return False
+        same = len(list(takewhile(bool, map(eq, tokens, self.found.tokens))))
+        return expected_accepted(self.chances()[same:]) > expected_accepted(confidence[same:])
 
 
 class HybridDrafter(StatefulDrafter[Standing]):
@@ -77,8 +192,11 @@ class HybridDrafter(StatefulDrafter[Standing]):
         lookup: ChainDrafter,
         dflash: DFlashDrafter,
         start_up_rows: Sequence[tuple[str, str]] = (),
+        share: float = USUAL,
     ) -> None:
+        """`share` of DFlash's tokens stand, before anything is known of a request."""
         super().__init__(name, max(lookup.max_draft_len, dflash.max_draft_len))
+        self.share = share
         self.lookup, self.dflash = lookup, dflash
         self.start_up_rows = [*start_up_rows, *dflash.start_up_rows, *lookup.start_up_rows]
         self.version = f"{lookup.version}+dflash-{dflash.version}"
@@ -107,7 +225,7 @@ class HybridDrafter(StatefulDrafter[Standing]):
         self.dflash.rehearse(requests, length)
 
     def start(self, request: Request, held: int) -> Standing:
-        return Standing()
+        return Standing(StoodShare(self.share * PRIOR, PRIOR))
 
     def begin(self, requests: Sequence[Request], held: Sequence[int]) -> None:
         super().begin(requests, held)
@@ -126,7 +244,8 @@ class HybridDrafter(StatefulDrafter[Standing]):
     ) -> tuple[DraftBatch, list[bool]]:
         looked_up = self.lookup.propose(requests, lengths)
         assert looked_up.confidence is not None, "a chain gives one for every token"
-        return looked_up, list(map(self._enough, requests, lengths, looked_up.confidence))
+        drafts = zip(requests, lengths, looked_up.tokens, looked_up.confidence, strict=True)
+        return looked_up, [self._enough(*draft) for draft in drafts]
 
     def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
         """Return DFlash's drafts."""
@@ -138,11 +257,16 @@ class HybridDrafter(StatefulDrafter[Standing]):
         return self._noted(requests, self.dflash.propose_trees(requests, lengths, nodes))
 
     def _noted(self, requests: Sequence[Request], drafted: DraftBatch) -> DraftBatch:
-        """Return DFlash's drafts, which are kept to be judged by the text that comes."""
-        drafted.parts = ["dflash"] * len(requests)
-        for request, tokens in zip(requests, drafted.tokens, strict=True):
+        """Return DFlash's drafts, which are kept to be judged by the text that comes, and say which
+        of them are no better than what was looked up."""
+        assert drafted.confidence is not None, "DFlash gives one for every token"
+        drafted.parts, drafted.yields = ["dflash"] * len(requests), []
+        for index, request in enumerate(requests):
+            tokens, confidence = drafted.tokens[index], drafted.confidence[index]
             standing = self._judged(request)
-            standing.proposal, standing.end = list(tokens), len(request.tokens)
+            standing.proposed = Pending(tokens, len(request.tokens)) if tokens else None
+            sampled = drafted.q_rows(index) is not None
+            drafted.yields.append(not sampled and standing.yields(tokens, confidence))
         return drafted
 
     def release(self, requests: Sequence[Request]) -> None:
@@ -150,16 +274,19 @@ class HybridDrafter(StatefulDrafter[Standing]):
         self.lookup.release(requests)
         self.dflash.release(requests)
 
-    def _enough(self, request: Request, length: int, confidence: Sequence[float]) -> bool:
-        """Return whether a look-up with this confidence is as good as DFlash's draft would be."""
+    def _enough(
+        self, request: Request, length: int, tokens: Sequence[int], confidence: Sequence[float]
+    ) -> bool:
+        """Return whether a look-up's draft is as good as DFlash's would be."""
         standing = self._judged(request)
+        standing.found = Pending(tokens, len(request.tokens), list(map(sober, confidence)))
         if self.dflash.reach is not None and len(request.tokens) > self.dflash.reach:
             return True
         most = min(length, self.longest_proposed)
-        return expected_accepted(confidence) >= standing.expected(most)
+        return expected_accepted(standing.chances()) >= standing.expected(most)
 
     def _judged(self, request: Request) -> Standing:
-        """Return the record of a request, with its last proposal judged."""
+        """Return the record of a request, with its last drafts judged."""
         standing = self._states[request.id, request.choice]
         standing.judge(request.tokens)
         return standing
@@ -182,7 +309,7 @@ def hybrid_drafter(
 
     DFLASH_OPTIONS and SUFFIX_OPTIONS have read `settings`, and read_corpus() its corpus.
     `max_draft_len` bounds both parts; DFlash never drafts more than its block. Raises ModelError
-    where the checkpoint cannot be read.
+    where the checkpoint or its provenance cannot be read.
     """
     lookup = {key: value for key, value in settings.items() if key in SUFFIX_OPTIONS}
     dflash = dflash_defaults(context)
@@ -191,7 +318,8 @@ def hybrid_drafter(
     if "max_draft_len" in settings:
         dflash["max_draft_len"] = min(settings["max_draft_len"], checkpoint.config.max_draft_len)
     drafter = DFlashDrafter(name, checkpoint, **dflash)
-    return HybridDrafter(name, look_up_drafter(name, lookup), drafter, start_up_rows)
+    share = trained_share(folder)
+    return HybridDrafter(name, look_up_drafter(name, lookup), drafter, start_up_rows, share)
 
 
 @register("auto", remembers=True)

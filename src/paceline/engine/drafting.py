@@ -289,8 +289,8 @@ class Drafting:
             batch = self._proposed(self.drafters[name], requests, lengths)
         seconds = time.perf_counter() - start
         for index, (entry, length) in enumerate(asked):
-            if entry.draft.looked_up and not batch.tokens[index]:
-                continue  # what was looked up is better than nothing
+            if entry.draft.looked_up and not batch.is_wanted(index):
+                continue
             reason = entry.draft.cut_by
             if reason is CutReason.GRAMMAR:  # that was said of what was looked up
                 reason = None

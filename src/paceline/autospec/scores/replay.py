@@ -198,8 +198,8 @@ class Replay:
             batch = self._propose([reader.request for reader in asked], lengths)
             for index, (reader, length) in enumerate(zip(asked, lengths, strict=True)):
                 reader.asked += 1
-                draft = taken(batch, index, length, None, looked_up=False)
-                if draft.tokens:  # else what was looked up is better than nothing
+                if batch.is_wanted(index):  # else what was looked up is kept
+                    draft = taken(batch, index, length, None, looked_up=False)
                     drafts[reader.request.id] = draft
         return [drafts.get(reader.request.id, no_draft()) for reader in readers]
 
