@@ -31,8 +31,16 @@ llama() {
     CMAKE_ARGS="-DLLAMA_BUILD=OFF" "$at/bin/pip" install -q "$at/source"
     "$at/bin/pip" install -q "$TORCH"
     "$at/bin/pip" install -q "$TRANSFORMERS" sentencepiece # its converter of models wants them
+    # Its products on AMX end the process with every quantised format (0.3.36): build for the rest.
+    local machine=(-DGGML_NATIVE=ON)
+    if grep -qw amx_int8 /proc/cpuinfo; then
+        machine=(-DGGML_NATIVE=OFF)
+        for set in AVX AVX2 AVX_VNNI AVX512 AVX512_VBMI AVX512_VNNI AVX512_BF16 FMA F16C BMI2; do
+            machine+=("-DGGML_$set=ON")
+        done
+    fi
     cmake -S "$at/source/vendor/llama.cpp" -B "$at/build" -DCMAKE_BUILD_TYPE=Release \
-        -DGGML_NATIVE=ON -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF \
+        "${machine[@]}" -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF \
         -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF
     cmake --build "$at/build" --parallel "$(nproc)" --target llama llama-server llama-quantize
 }

@@ -192,6 +192,30 @@ def test_a_drafter_of_one_pass_pays_once_for_any_length() -> None:
     assert asked(ThroughputLengths(dear(0.6, parallel=False)), batch)[0] < 3
 
 
+def test_beside_a_look_up_all_of_a_pass_is_asked_for() -> None:
+    """A short draft would lose against a long one that was looked up, for no time saved."""
+    step = ([1, 64], [1.0, 17.0])
+    (plain,), (beside,) = entries(1, 6), entries(1, 6)
+    beside.draft = replace(sevens(6), looked_up=True)
+    assert 0 < asked(ThroughputLengths(dear(0.1, step=step)), [plain])[0] < 6
+    assert asked(ThroughputLengths(dear(0.1, step=step)), [beside]) == [6]
+    rare = ThroughputLengths(dear(30.0, step=step))
+    assert asked(rare, [beside]) == [0], "where asking does not pay, it is not asked"
+
+
+@pytest.mark.parametrize("preferred", [True, False])
+def test_a_look_up_that_is_preferred_says_nothing_of_the_drafters_drafts(preferred: bool) -> None:
+    (entry,) = entries(1, 6)
+    lengths = ThroughputLengths(dear(0.1))
+    before = lengths._survivals(entry.request, 1)
+    for _ in range(8):
+        assert asked(lengths, [entry]) != [0] or not preferred
+        entry.draft = replace(sevens(6), looked_up=True, preferred=preferred)
+        lengths.observe(entry, GOOD)
+    after = lengths._survivals(entry.request, 1)
+    assert after == before if preferred else after < before
+
+
 def fail(
     lengths: ThroughputLengths,
     batch: list[Scheduled],

@@ -290,6 +290,7 @@ class Drafting:
         seconds = time.perf_counter() - start
         for index, (entry, length) in enumerate(asked):
             if entry.draft.looked_up and not batch.is_wanted(index):
+                entry.draft = replace(entry.draft, preferred=bool(batch.tokens[index]))
                 continue
             reason = entry.draft.cut_by
             if reason is CutReason.GRAMMAR:  # that was said of what was looked up

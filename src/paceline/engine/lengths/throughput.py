@@ -144,7 +144,9 @@ class ThroughputLengths(LengthController):
             entries, most = [batch[index] for index in awake], [limits[index] for index in awake]
             chosen = self._worth_drafting(name, step, entries, most)
             for index, length in zip(awake, chosen, strict=True):
-                lengths[index] = length
+                # What was looked up is compared with all that the same pass can draft.
+                compared = price.parallel and self._cuts and batch[index].draft.looked_up
+                lengths[index] = limits[index] if length and compared else length
         asked = [length for length in lengths if length]
         spent = price.draft_seconds(asked) + price.observe_seconds(len(asked))
         self._spent[name] = spent if asked else 0.0
@@ -218,7 +220,7 @@ class ThroughputLengths(LengthController):
             return
         asked, state.asked = state.asked, False
         accepted, judged = _judged(draft, committed)
-        if asked and (draft.looked_up or not judged):
+        if asked and not draft.preferred and (draft.looked_up or not judged):
             # The drafter had nothing to propose: that, too, tells what asking it brings.
             self._record(request).by_position.learn(request.id, 0, 1)
         if not judged:
