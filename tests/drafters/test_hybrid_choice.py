@@ -132,7 +132,7 @@ def test_a_draft_is_judged_once_by_what_was_said_in_its_place():
     standing = Standing(StoodShare(PRIOR / 2, PRIOR))
     assert standing.expected(2) == pytest.approx(0.75)
     standing.proposed = Pending([7, 8, 9], 2)
-    standing.found = Pending([7, 5, 9], 2, [0.9, 0.8, 0.7])
+    standing.looked_up = Pending([7, 5, 9], 2, [0.9, 0.8, 0.7])
     standing.judge([1, 2])
     assert standing.dflash.of == standing.lookup.of == PRIOR, "nothing was said yet"
     standing.judge([1, 2, 7, 5])
@@ -145,6 +145,15 @@ def test_a_draft_is_judged_once_by_what_was_said_in_its_place():
         standing.proposed = Pending([7], 0)
         standing.judge([8])
     assert standing.expected(7) < 1e-3, "a hopeless one is not hoped for"
+
+
+def test_look_ups_that_find_nothing_tell_nothing(make_request):
+    hybrid, _, _ = parts()  # this look-up knows STRONG and WEAK alone
+    (request,) = started(hybrid, [make_request([7, 9])])
+    for _ in range(50):
+        hybrid.look_up([request], [4])
+        request.tokens += [31]
+    assert hybrid._judged(request).lookup == StoodShare(PRIOR, PRIOR)
 
 
 def test_look_ups_that_promise_too_much_are_found_out_within_the_request(make_request):

@@ -162,6 +162,7 @@ def test_greedy_text_says_all_and_other_text_the_chance_of_what_departs():
     ("app", "temperature", "expected"),
     [
         ({"description": {"sampling": {"temperature": 1.0}}}, 1.0, 1.0),
+        ({"description": {"name": "with the default sampling"}}, 1.0, 1.0),
         ({"description": {"sampling": {"temperature": [0.0, 0.7]}}}, 0.7, 0.7),
         ({"description": {"sampling": {"temperature": 1.0, "top_p": 0.9}}}, 1.0, 0.0),
         ({"description": {"sampling": {"temperature": 1.0}, "grammar": {"kind": "x"}}}, 1.0, 0.0),

@@ -147,7 +147,7 @@ class Standing:
     dflash: StoodShare = field(default_factory=lambda: StoodShare(USUAL * PRIOR, PRIOR))
     lookup: StoodShare = field(default_factory=lambda: StoodShare(PRIOR, PRIOR))
     proposed: Pending | None = None  # by DFlash
-    found: Pending | None = None  # by a look-up
+    looked_up: Pending | None = None
 
     def judge(self, text: Sequence[int]) -> None:
         """Compare the last drafts with the text of now."""
@@ -155,15 +155,16 @@ class Standing:
             stood, compared = self.proposed.compare(text)
             self.dflash.learn(stood, compared)
             self.proposed = None
-        if self.found is not None and len(text) > self.found.end:
-            stood, compared = self.found.compare(text)
-            self.lookup.learn(stood, sum(self.found.chances[:compared]))
-            self.found = None
+        if self.looked_up is not None and len(text) > self.looked_up.end:
+            stood, compared = self.looked_up.compare(text)
+            self.lookup.learn(stood, sum(self.looked_up.chances[:compared]))
+            self.looked_up = None
 
     def chances(self) -> list[float]:
         """Return the chances of the tokens of what was looked up."""
         worth = self.lookup.value
-        return [] if self.found is None else [min(1.0, worth * c) for c in self.found.chances]
+        chances = () if self.looked_up is None else self.looked_up.chances
+        return [min(1.0, worth * chance) for chance in chances]
 
     def expected(self, length: int) -> float:
         """Return the expected number of accepted tokens in a draft of `length` by DFlash."""
@@ -173,9 +174,9 @@ class Standing:
     def yields(self, tokens: Sequence[int], confidence: Sequence[float]) -> bool:
         """Return whether what was looked up is expected to go on for longer than DFlash's draft,
         behind the tokens that both begin with."""
-        if self.found is None or not tokens:
+        if self.looked_up is None or not tokens:
             return False
-        same = len(list(takewhile(bool, map(eq, tokens, self.found.tokens))))
+        same = len(list(takewhile(bool, map(eq, tokens, self.looked_up.tokens))))
         return expected_accepted(self.chances()[same:]) > expected_accepted(confidence[same:])
 
 
@@ -279,7 +280,8 @@ class HybridDrafter(StatefulDrafter[Standing]):
     ) -> bool:
         """Return whether a look-up's draft is as good as DFlash's would be."""
         standing = self._judged(request)
-        standing.found = Pending(tokens, len(request.tokens), list(map(sober, confidence)))
+        chances = list(map(sober, confidence))
+        standing.looked_up = Pending(tokens, len(request.tokens), chances) if tokens else None
         if self.dflash.reach is not None and len(request.tokens) > self.dflash.reach:
             return True
         most = min(length, self.longest_proposed)

@@ -77,13 +77,15 @@ def read_texts(
 def _drawn_at(row: TrainingRow, app: Mapping[str, Any]) -> float:
     """Return the temperature of a row whose answer was drawn from the target's distribution alone,
     and 0 for others. `app` is what the set's manifest says of its application."""
-    description = app.get("description") or {}
-    sampling, bound = description.get("sampling"), read_binding(app, "app")
+    description = app.get("description")
+    if description is None:
+        return 0.0  # the set does not say how it was sampled
+    sampling, bound = description.get("sampling") or {}, read_binding(app, "app")
     if bound is None:  # sets that are older than bindings have the grammar in the description
         free = not (description.get("grammar") or description.get("tools"))
     else:
         free = bound.of(row.source) is None
-    if sampling is None or not free or any(sampling.get(name) is not None for name in SHAPING):
+    if not free or any(sampling.get(name) is not None for name in SHAPING):
         return 0.0
     return row.temperature
 

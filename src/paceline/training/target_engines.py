@@ -118,7 +118,7 @@ def _reader(
     if isinstance(model, VLLMModel):
         return VLLMTarget(model, found, layers, budget)
     if isinstance(model, WrittenModel):
-        return WrittenTarget(model, found, layers, budget)
+        return WrittenTarget(model, found, layers, budget, soft)
     if model is not None:
         if config.shard_target:
             return ShardedTarget(model, found, layers, 0, soft)

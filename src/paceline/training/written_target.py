@@ -42,9 +42,14 @@ class WrittenTarget(TrainingTarget):
     """A target that this process does not compute: its folder waits for what others write."""
 
     def __init__(
-        self, model: WrittenModel, target: AnyTarget, layers: Sequence[int], budget: int
+        self,
+        model: WrittenModel,
+        target: AnyTarget,
+        layers: Sequence[int],
+        budget: int,
+        soft_tokens: int = 0,
     ) -> None:
-        super().__init__(target.shape, layers, budget)
+        super().__init__(target.shape, layers, budget, soft_tokens)
         self.embedding, self.head, self.device = model.embedding, model.head, model.device
 
 

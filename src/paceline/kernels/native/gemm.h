@@ -237,7 +237,8 @@ inline void fetch_to_write(const Place& place) {
 // Runs the product over the team; epilogue(row, column, count, c) gets the outputs column…column +
 // count - 1 of each finished row, c[count], in whichever thread computed them. They begin at a
 // whole panel, and only the last ones end within one. place(row, column, count) is what the
-// epilogue will write for them.
+// epilogue will write for them. kRowSlack rows behind those of `a` may be read, and as many of
+// `scratch` written.
 template <class Epilogue, class PlaceOf>
 void gemm(Worker& worker, const Activations& a, int64_t rows, const PlMatrix& w, float* scratch,
           Epilogue&& epilogue, PlaceOf&& place) {

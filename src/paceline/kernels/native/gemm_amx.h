@@ -6,8 +6,8 @@
 //
 // A tile instruction on bf16 adds up the products of a word's first k and those of its second, over
 // its 16 words, and then their sum to the accumulator; subnormal numbers are zeros to it (TDPBF16PS
-// in Intel's Software Developer's Manual). A single row does the same with vectors, which wait less
-// for memory, so the bits stay with the row. Sums of int8 are exact in any order.
+// in Intel's Software Developer's Manual). A few rows do the same with vectors, which wait less for
+// memory, so the bits stay with the row. Sums of int8 are exact in any order.
 #pragma once
 
 #include <immintrin.h>
@@ -216,7 +216,8 @@ constexpr int64_t kFewRows = 3, kFewRowsInt8 = 5;
 // Words of k that a row fetches ahead. Twice as many took 6% longer.
 constexpr int64_t kFewAhead = 40;
 
-// R rows times a panel, as tiles multiply them.
+// R rows times a panel, as tiles multiply them. One row is multiplied as two, since fetches are
+// then far enough apart.
 template <int R>
 void amx_few(const TileSteps& t) {
     Vec sums[R][2] = {};

@@ -6,7 +6,7 @@
 namespace paceline {
 
 constexpr int64_t kRowRun = 16;    // rows whose heads are placed by one work item
-constexpr int64_t kRowSlack = 32;  // AMX tiles read whole tiles of rows
+constexpr int64_t kRowSlack = 32;  // tiles read whole tiles of rows, vectors three
 
 // Buffers of one forward, kept for the next. A row's stride is padded as weights are.
 struct Workspace {
