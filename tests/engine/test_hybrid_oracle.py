@@ -17,6 +17,8 @@ from tests.drafters.watched import look_up_first
 from tests.engine import oracle
 from tests.engine.oracle import BIASED, EXACT, GAMMA, RULES, RULES_WITH_Q, Outcomes, error, logits
 
+SHARE = 0.48
+
 
 class Part:
     feature_layers, lookback, kv, weight_bytes, reach = (), 0, None, 0, None
@@ -30,8 +32,8 @@ class Part:
 
     def propose(self, requests: list[Request], lengths: list[int]) -> DraftBatch:
         if self.draw is None:
-            # Worth 0.7 tokens: less than a DFlash of which nothing is known, and more than one
-            # whose first token was wrong.
+            # 0.64 tokens are expected of it (`sober`): fewer than of a DFlash with SHARE, and more
+            # than of one whose first token was wrong.
             return DraftBatch(tokens=[[1, 0]], confidence=[[0.6, 1 / 6]])
         (request,) = requests
         drawn = []
@@ -57,7 +59,7 @@ def law(
 
     def program() -> tuple[int, ...]:
         request = Request(id="r", prompt_ids=[0], params=SamplingParams(temperature=1.0), seed=7)
-        hybrid = HybridDrafter("h", Part(), Part(draw))  # type: ignore[arg-type]
+        hybrid = HybridDrafter("h", Part(), Part(draw), share=SHARE)  # type: ignore[arg-type]
         hybrid.begin([request], [0])
         while request.output_len < oracle.LENGTH:
             if choose is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,8 @@ from paceline.models.networks import build_network
 from paceline.training import target as target_module
 from paceline.training.packs import Text
 from paceline.training.seen import Seen
-from paceline.training.target import LocalTarget, TrainingTarget
+from paceline.training.target import LocalTarget
 from paceline.training.top_k import top_k
-from tests.engine.tiny import tiny_config
 from tests.training.twins import random_text
 
 TEXTS = [random_text(tokens, 5, 256, number) for number, tokens in enumerate((40, 7, 61, 16, 33))]
@@ -228,25 +226,6 @@ def test_a_text_that_is_named_twice_is_read_once(target) -> None:
     reader = tiny_target(target, "float32")
     first, second = reader.read_all([TEXTS[0], TEXTS[0]])
     assert first is second and reader.computed_tokens == len(TEXTS[0])
-
-
-def test_a_target_that_all_processes_read_together_reads_every_name() -> None:
-    """Others wait for it as often as texts were named."""
-    target = TogetherTarget(TargetShape.of(tiny_config()), [0], budget=1 << 20)
-    target.read_all([TEXTS[0], TEXTS[0]])
-    assert target.reads == [2] and target.computed_tokens == 2 * len(TEXTS[0])
-
-
-class TogetherTarget(TrainingTarget):
-    together = True
-
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self.reads: list[int] = []
-
-    def _compute(self, texts: Sequence[Text]) -> list[Seen]:
-        self.reads.append(len(texts))
-        return [Seen(torch.zeros(len(text), 1)) for text in texts]
 
 
 def test_distributions_are_computed_only_where_something_is_learnt_from_them(target) -> None:
