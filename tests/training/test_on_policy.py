@@ -95,6 +95,13 @@ def test_the_blocks_of_a_step_begin_where_the_drafter_errs(target, trainset, tmp
         assert there <= anchors
         moved_anchors += len(elsewhere)
     assert moved_anchors > 4
+    # The operations of that forward are counted in the phase that has its time.
+    counted = trainer._costs.operations
+    assert counted["drafter"] == sum(trainer.form.operations(pack, learns=False)) > 0
+    trainer._forward_backward(pack, norm=1.0)
+    drafter, head = trainer.form.operations(pack, learns=True)
+    assert counted["head"] == head == 3 * trainer.form.operations(pack, learns=False)[1]
+    assert counted["drafter"] == drafter + sum(trainer.form.operations(pack, learns=False))
     plain = replace(trainer.config, mix={"ce": 1.0})
     trainer.config = plain
     assert torch.equal(trainer._pack(picks, size).anchors, torch.cat([p.anchors for p in picks]))
@@ -228,6 +235,18 @@ def test_a_run_on_sampled_text_is_judged_by_the_distribution(target, trainset, t
         with pytest.raises(InvalidRequest, match="target_engine: got 'vllm'; expected paceline or"):
             soft_tokens(replace(settings, target_engine="vllm"), trainer.data.train)
     assert soft_tokens(replace(settings, target_engine="vllm"), trainer.data.train) == 0
+    with pytest.raises(InvalidRequest, match="soft_tokens: got 8; expected none of it"):
+        soft_tokens(replace(settings, soft_tokens=8), trainer.data.train)
+    assert soft_tokens(replace(settings, soft_tokens=8, labels="target"), trainer.data.train) == 8
+
+
+@pytest.mark.parametrize("weights", ["exponential", "uniform"])
+def test_other_weights_than_those_of_dpace_are_refused(weights, tmp_path):
+    """The blocks that are learnt are others than those that the step has drawn and divides by."""
+    options = GOING_ON | {"init": "a-drafter", "mix": {"on_policy": 0.5, "ce": 0.5}, "steps": 4}
+    with pytest.raises(InvalidRequest, match=f"weights: got '{weights}'; expected dpace beside"):
+        config(tmp_path, tmp_path, tmp_path / "run", weights=weights, **options)
+    assert config(tmp_path, tmp_path, tmp_path / "run", **options).weights == "dpace"
 
 
 # -- what they teach -------------------------------------------------------------------------------

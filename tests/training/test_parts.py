@@ -166,6 +166,10 @@ def test_operations_are_counted_as_products_are():
     # A context token: fc 64 x 64 forward and its weight's gradient, k and v of both layers.
     assert drafter_operations(shape, 1, 0) == 2 * (2 * 4096 + 3 * 2 * 2 * 2048)
     assert head_operations(shape, 100, 7) == 2 * 2 * 100 * 64 * 7
+    # Alone, a forward is a third of that, and half of the head's and of fc's.
+    assert 3 * drafter_operations(shape, 0, 10, 1, 0) == drafter_operations(shape, 0, 10)
+    assert drafter_operations(shape, 1, 0, 1, 0) == 2 * (4096 + 2 * 2 * 2048)
+    assert 2 * head_operations(shape, 100, 7, 1, 0) == head_operations(shape, 100, 7)
 
 
 def test_a_phase_at_the_peak_has_a_share_of_one():

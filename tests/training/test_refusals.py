@@ -29,7 +29,7 @@ from tests.training.runs import config, quiet
         ("lr", float("nan"), "lr: got nan"),
         ("seed", -1, "seed: got -1"),
         ("matrix_lr", 0.1, "matrix_lr: got 0.1; expected optimizer muon"),
-        ("soft_tokens", 8, "soft_tokens: got 8; expected an objective"),
+        ("soft_tokens", 8, "soft_tokens: got 8; expected an objective .* or on_policy beside it"),
         ("short_share", 0.1, "short_share: got 0.1; expected short_block"),
         ("short_share", 0.5, "short_share: got 0.5; expected a number from 0 to 0.2"),
         ("shard_target", True, "features_gb: got 0.1; expected no shard_target"),

@@ -5,13 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from paceline.training.packs import Text
+from paceline.training.seen import Seen
+from paceline.training.transformers_target import ShardedTarget
 from tests.engine.tiny import save_tiny
+from tests.training.twins import random_text
 
 LAYERS, HIDDEN, MLP = 24, 512, 4096  # 350 MB
 # Growth of the memory that belongs to the process alone, ÷ the weights: files that are mapped are
@@ -86,3 +92,24 @@ def test_each_process_holds_its_share(tmp_path: Path) -> None:
     assert all(share < 0.7 for share in shares), shares  # half of it, and a layer or two
     # Negative control: a process that holds the whole target.
     assert float((one / "rank-0").read_text()) > 0.95
+
+
+def test_what_was_read_is_dropped_before_the_next_texts_are(monkeypatch):
+    """Else the features of two sets would be in memory at once."""
+    model = SimpleNamespace(
+        device="cpu", embedding=None, head=None, tap=lambda layers: None,
+        workers=SimpleNamespace(most=lambda count: count),
+    )  # fmt: skip
+    target = ShardedTarget(model, SimpleNamespace(shape=None), (0,))
+    held: list[int] = []
+
+    def compute(texts: Sequence[Text]) -> list[Seen]:
+        held.append(len(target._fetched))
+        return [Seen(torch.zeros(len(text), 4)) for text in texts]
+
+    monkeypatch.setattr(target, "_compute", compute)
+    for number in range(3):
+        text = random_text(16, 5, 256, number)
+        target.fetch([text])
+        assert len(target.read(text).features) == 16
+    assert held == [0, 0, 0]

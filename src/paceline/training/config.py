@@ -169,7 +169,7 @@ class TrainConfig:
         "compute the features of all texts into features_folder, and train nothing", False
     )
     features_wait: bool = about(
-        "wait for features that another process writes into features_folder, and load no target",
+        "wait for features that another process writes into features_folder, and compute none",
         False,
     )
     features_wait_minutes: AboveZero | None = _optional(
@@ -228,6 +228,9 @@ class TrainConfig:
                 yield InvalidRequest("mix", name, f"objectives among {', '.join(OBJECTIVES)}")
         if self.on_policy and self.init is None:
             yield InvalidRequest("mix", "on_policy", "init beside it: a drafter to go on from")
+        if self.on_policy and self.weights != "dpace":
+            expected = "dpace beside on_policy, whose blocks are not those that were drawn"
+            yield InvalidRequest("weights", self.weights, expected)
         if "expected_speedup" in self.mix and not self.round_costs:
             expected = "what `paceline drafter costs` prints, for expected_speedup"
             yield InvalidRequest("round_costs", None, expected)
@@ -246,7 +249,7 @@ class TrainConfig:
             (
                 "soft_tokens",
                 self.soft or self.on_policy,
-                "an objective or labels of the target's beside it",
+                "an objective or labels of the target's, or on_policy beside it",
             ),
             ("round_costs", "expected_speedup" in self.mix, "expected_speedup in mix beside it"),
             ("short_share", self.short_block is not None, "short_block beside it"),

@@ -101,17 +101,23 @@ def target_operations(shape: TargetShape, tokens: int, logits: int = 0) -> float
     return 2.0 * (layers + logits * shape.vocab_size * shape.hidden_size)
 
 
-def drafter_operations(config: DFlashConfig, tokens: int, slots: int) -> float:
-    """Return the operations of forward and backward over `slots` block slots that see `tokens`
-    context tokens."""
+def drafter_operations(
+    config: DFlashConfig, tokens: int, slots: int, forwards: int = 1, backwards: int = 1
+) -> float:
+    """Return the operations of so many forwards and backwards over `slots` block slots that see
+    `tokens` context tokens."""
     shape = config.layers
     kv = 2 * shape.num_kv_heads * shape.head_dim * shape.hidden_size * shape.num_layers
     fc = config.feature_size * shape.hidden_size
     # The features need no gradient, so fc's backward is one product and not two.
-    return 2.0 * (3 * slots * shape.num_layers * layer_weights(shape) + tokens * (3 * kv + 2 * fc))
+    products, of_fc = forwards + 2 * backwards, forwards + backwards
+    layers = slots * shape.num_layers * layer_weights(shape)
+    return 2.0 * (products * layers + tokens * (products * kv + of_fc * fc))
 
 
-def head_operations(config: DFlashConfig, rows: int, slots: int) -> float:
-    """Return the operations of logits over `rows` of the head, and of the gradient of the hidden
-    states."""
-    return 4.0 * slots * rows * config.layers.hidden_size
+def head_operations(
+    config: DFlashConfig, rows: int, slots: int, forwards: int = 1, backwards: int = 1
+) -> float:
+    """Return the operations of logits over `rows` of the head, so many times, and of as many
+    gradients of the hidden states as there are backwards."""
+    return 2.0 * (forwards + backwards) * slots * rows * config.layers.hidden_size

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from paceline.models.dflash.module import CandidateSelector, DFlashModule, scaled_logits
 from paceline.training.attention import attention_over
-from paceline.training.cost import StepCosts
+from paceline.training.cost import StepCosts, drafter_operations, head_operations
 from paceline.training.losses import Head, Objective, SlotLosses, head_loss, likeliest
 from paceline.training.packs import Pack
 
@@ -149,6 +149,16 @@ class TrainingForm(nn.Module):
         if self.head.candidates:
             return self._candidates(hidden, rows).right(pack)
         return (rows[..., 0] == self.head.row_of[pack.labels]) & pack.counts
+
+    def operations(self, pack: Pack, *, learns: bool) -> tuple[float, float]:
+        """Return the operations of drafter and head over a pack: those of forward() and of its
+        backward where something learns, else those of right()."""
+        passes = (1 if self._start is None else 2, 1) if learns else (1, 0)
+        rows, slots = len(self.head.weight), pack.labels.numel()
+        return (
+            drafter_operations(self.config, len(pack.tokens), pack.ids.numel(), *passes),
+            head_operations(self.config, rows, slots, *passes),
+        )
 
     def _candidates(self, hidden: torch.Tensor, rows: torch.Tensor) -> Candidates:
         return Candidates(self.drafter.candidate_selector, hidden, rows, self.head)

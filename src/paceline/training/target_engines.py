@@ -88,14 +88,20 @@ def _engine(config: TrainConfig, found: AnyTarget) -> Literal["paceline", "trans
 
 def soft_tokens(config: TrainConfig, texts: Sequence[Text]) -> int:
     """Return how many of the target's likely tokens a run over `texts` keeps at each place; 0 where
-    it needs no distribution. Raises InvalidRequest where vLLM would have to show it."""
+    it needs no distribution. Raises InvalidRequest where vLLM would have to show it, and where the
+    settings name a number that changes nothing."""
     judged = config.on_policy and any(text.temperature > 0 for text in texts)
     if judged and config.with_vllm:
         expected = (
             "paceline or transformers: on_policy asks for the distribution along sampled text"
         )
         raise InvalidRequest("target_engine", config.target_engine, expected)
-    return int(config.value("soft_tokens")) * (config.soft or judged)
+    if config.soft or judged:
+        return int(config.value("soft_tokens"))
+    if config.soft_tokens is not None:
+        expected = "none of it: on_policy judges the texts of these sets by their own tokens alone"
+        raise InvalidRequest("soft_tokens", config.soft_tokens, expected)
+    return 0
 
 
 def build_target(
@@ -121,7 +127,7 @@ def _reader(
         return WrittenTarget(model, found, layers, budget, soft)
     if model is not None:
         if config.shard_target:
-            return ShardedTarget(model, found, layers, 0, soft)
+            return ShardedTarget(model, found, layers, soft)
         return TransformersTarget(model, found, layers, budget, soft)
     assert found.loaded is not None, "else transformers computes it"
     network, _ = build_network(

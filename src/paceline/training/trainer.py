@@ -18,11 +18,7 @@ from paceline.core import InvalidRequest
 from paceline.engine.peak import peak_of
 from paceline.training.average import Average
 from paceline.training.config import TrainConfig
-from paceline.training.cost import (
-    StepCosts,
-    drafter_operations,
-    head_operations,
-)
+from paceline.training.cost import StepCosts
 from paceline.training.data import Data, Order
 from paceline.training.evaluation import BlockTally, Progress, Score, mean_length, packs_of
 from paceline.training.form import TrainingForm
@@ -262,6 +258,8 @@ class Trainer:
             with self._costs.phase("drafter"):
                 pack = make_pack(picks, seen, size, mask, target.window)
                 picks = at_errors(picks, pack, self.form.right(pack.to(self.workers.device)))
+            # The time of its head is a part of that phase, too.
+            self._costs.operations["drafter"] += sum(self.form.operations(pack, learns=False))
         with self._costs.phase("data"):
             pack = make_pack(picks, seen, size, mask, target.window)
             if target.soft_tokens:
@@ -295,17 +293,16 @@ class Trainer:
         return replace(pack, soft=Soft(rows, shares, torch.tensor(temperatures)))
 
     def _forward_backward(self, pack: Pack, norm: float) -> SlotLosses:
-        costs, config = self._costs, self.form.config
+        costs = self._costs
         before = costs.phases["head"]
         start = costs.now()
         outcome: SlotLosses = self._wrapped(pack, costs, self._speedup)
         torch.autograd.backward(outcome.loss * (self.workers.count / norm))
         inside = costs.phases["head"] - before
         costs.phases["drafter"] += costs.now() - start - inside
-        slots = pack.ids.numel()
-        costs.operations["drafter"] += drafter_operations(config, len(pack.tokens), slots)
-        rows = len(self.form.head.weight)
-        costs.operations["head"] += head_operations(config, rows, pack.labels.numel())
+        drafter, head = self.form.operations(pack, learns=True)
+        costs.operations["drafter"] += drafter
+        costs.operations["head"] += head
         return replace(outcome, loss=outcome.loss.detach())
 
     def _evaluation_packs(self, texts: list[Text]) -> Iterator[Pack]:

@@ -188,9 +188,20 @@ class ShardedTarget(TransformersTarget):
     longer than until the next one.
     """
 
+    def __init__(
+        self,
+        model: TransformersModel,
+        target: AnyTarget,
+        layers: Sequence[int],
+        soft_tokens: int = 0,
+    ) -> None:
+        super().__init__(model, target, layers, 0, soft_tokens)
+        self._fetched: dict[int, Seen] = {}
+
     def fetch(self, texts: Sequence[Text]) -> None:
         """Read the texts that the folder lacks. A process that lacks fewer than another computes
         FILLER as often."""
+        self._fetched = {}  # before the next ones take as much memory
         workers = self._model.workers
         assert workers is not None, "its layers are spread"
         found = self._stored(texts)
