@@ -5,8 +5,8 @@
 
 SET is a folder of `paceline synth` with foreign prompts. An arm is a name and options of `paceline
 train`, as '1 layer=--layers 1'; options behind `--` are those of every arm. Each arm trains from
-random weights for as many minutes, one after another, or for its own --steps, with which arms of
-equal slots are compared. Then `paceline evaluate` takes each drafter through the held-out and the
+random weights for as many minutes, one after another, or for --steps, with which arms of equal
+slots are compared. Then `paceline evaluate` takes each drafter through the held-out and the
 foreign prompts of the set, or through the parts that --choices names: acceptance length, and speed
 against AR in turns, both with their 95% intervals. An arm that is finished in FOLDER is not
 repeated.
@@ -51,7 +51,9 @@ def command(name: str, *words: str) -> None:
 
 
 def train(args: argparse.Namespace, run: Path, options: Sequence[str]) -> None:
-    length = [] if "--steps" in options else ["--hours", f"{args.minutes / 60:.6f}"]
+    length = (
+        [] if "--steps" in [*args.options, *options] else ["--hours", f"{args.minutes / 60:.6f}"]
+    )
     command(
         "train", args.set, "--model", args.model, "--out", str(run), *length, *args.options,
         *options,
@@ -120,10 +122,10 @@ def main() -> None:
             print(*rows[-1], sep=", ", flush=True)
     parts = [f"{what}, {part}" for part in args.choices for what in ("AL", "speed ÷ AR")]
     header = ("arm", "steps", "slots", "slots/s at the end", *parts)
-    shared = f", {shlex.join(args.options)}" if args.options else ""
-    time = f"{args.minutes:g} minutes each{shared}"
+    time = [] if "--steps" in args.options else [f"{args.minutes:g} minutes each"]
+    training = ", ".join([*time, *([shlex.join(args.options)] if args.options else [])])
     prompts = f"{args.prompts} prompts of {args.tokens} tokens at T=0"
-    table(f"{Path(args.set).name}: {time}; {prompts} ({machine()})", header, rows)
+    table(f"{Path(args.set).name}: {training}; {prompts} ({machine()})", header, rows)
 
 
 if __name__ == "__main__":

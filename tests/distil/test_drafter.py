@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,11 @@ import pytest
 
 from paceline.cli import main
 from paceline.core import InvalidRequest
-from paceline.dataset.training_set import read_manifest
+from paceline.dataset.training_set import read_manifest, write_manifest
 from paceline.distil.config import DistilConfig
 from paceline.distil.run import distil
 from paceline.models.any_target import read_target
-from paceline.models.loader import identity
+from paceline.models.loader import identity, tokenizer_digest
 from paceline.synth.app import load_app
 from paceline.synth.job import prepare, read
 from tests.synth.tiny import description, save_target
@@ -122,6 +123,21 @@ def test_an_application_that_the_student_cannot_answer_is_refused_first(
     other.write_text(json.dumps(description(tmp_path, made["teacher"], **modes)))
     with pytest.raises(InvalidRequest, match="chat_template_kwargs"):
         distil(DistilConfig(**options(made, tmp_path / "run", drafter=str(other))), quiet)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_student_without_a_spare_token_is_refused_first(
+    made: dict[str, Path], tmp_path: Path
+) -> None:
+    """Its drafter would have none for the mask slots."""
+    bare, trainset = save_target(tmp_path / "bare", seed=1), tmp_path / "set"
+    shutil.copytree(made["set"], trainset)
+    manifest = read_manifest(trainset)
+    target = manifest.target | {"tokenizer_sha256": tokenizer_digest(bare)}
+    write_manifest(trainset, manifest.model_copy(update={"target": target}))
+    changes = {"student": str(bare), "sets": (str(trainset),)}
+    with pytest.raises(InvalidRequest, match=r"mask_token: .* none was found"):
+        distil(DistilConfig(**options(made, tmp_path / "run", **changes)), quiet)
     assert not (tmp_path / "run").exists()
 
 

@@ -9,10 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from paceline.distil.config import DRAFTER_EPOCHS, DistilConfig
+from paceline.models.any_target import AnyTarget
+from paceline.models.tensors import EMBEDDING
 from paceline.synth.app import load_app
 from paceline.synth.job import Run, ShowRun, SynthJob, prepare, read
 from paceline.training.config import TrainConfig
 from paceline.training.run import TrainingResult, train
+from paceline.training.shape import mask_token
 
 ANSWERS, TRAINING = "answers", "training"  # folders of the student's set, and of the drafter's run
 TELL_SECONDS = 30.0
@@ -27,6 +30,13 @@ def answering(config: DistilConfig, student: str) -> SynthJob:
     if config.drafter_rows is not None:
         app = app.with_size(config.drafter_rows)
     return prepare(app, read(app))
+
+
+def check_spare_token(student: AnyTarget) -> None:
+    """Raise InvalidRequest (field `mask_token`) for a model that has no token for the mask slots of
+    a drafter."""
+    assert student.loaded is not None, "checked before"
+    mask_token(student.tokenizer, student.loaded.weights[EMBEDDING], student.eos_ids, ())
 
 
 def make_drafter(config: DistilConfig, student: Path, show: Show) -> TrainingResult:
@@ -51,7 +61,7 @@ def make_drafter(config: DistilConfig, student: Path, show: Show) -> TrainingRes
 
 
 def _progress(show: Show) -> ShowRun:
-    """Return what tells now and then how large the set is."""
+    """Return a function that shows the size of the set every TELL_SECONDS."""
     told = time.monotonic()
 
     def tell(run: Run) -> None:

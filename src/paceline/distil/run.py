@@ -18,7 +18,7 @@ from paceline.dataset.folder_lock import locked
 from paceline.dataset.training_set import write_whole
 from paceline.distil.config import DistilConfig
 from paceline.distil.course import CANDIDATE, Course
-from paceline.distil.drafter import answering, make_drafter
+from paceline.distil.drafter import answering, check_spare_token, make_drafter
 from paceline.distil.inputs import Inputs, read_inputs
 from paceline.distil.scores import Agreement, Scores, agreement, right_answers, verdict
 from paceline.distil.student import peft_module
@@ -50,14 +50,17 @@ def distil(config: DistilConfig, show: Show) -> Distilled:
     """Train a student to the end and compare it; `show` gets a line now and then. A run that was
     interrupted goes on when it is called again with the same settings.
 
-    Raises InvalidRequest or ModelError before anything is computed.
+    Raises InvalidRequest or ModelError before anything is computed. Two things are refused when
+    the drafter's training begins: answers that hold every spare token, and a disk that is too full.
     """
     check_device(config.device)
     if config.rank:
         peft_module()
     inputs = read_inputs(config)
     if config.drafter is not None:
-        answering(config, config.student)  # the student is no other model for an application
+        # A distilled student has the same tokenizer and template, so what fails then fails now.
+        answering(config, config.student)
+        check_spare_token(inputs.student)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     with locked(config.folder):
