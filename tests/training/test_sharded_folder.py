@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
-from paceline.training.feature_folder import SHA256, _digest
 from paceline.training.run import prepare
 from paceline.training.workers import Workers
-from tests.training.runs import arguments, config
+from tests.training.runs import alike, arguments, change_features, config
 
 STEPS = 8
 # Three texts of each set are evaluated, so that the shares of two processes differ.
@@ -38,10 +37,6 @@ def spread(target: Path, trainset: Path, tmp_path: Path, out: str, *options: str
 
 def drafter(tmp_path: Path, out: str) -> dict[str, torch.Tensor]:
     return load_file(tmp_path / out / "drafter" / "model.safetensors")
-
-
-def alike(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return all(torch.equal(one[name], other[name]) for name in one)
 
 
 @pytest.mark.slow
@@ -76,9 +71,6 @@ def test_a_run_reads_what_another_wrote_and_computes_the_rest(target, trainset, 
     assert alike(drafter(tmp_path, "first"), drafter(tmp_path, "second"))
     # Negative control: what the files say decides.
     for path in paths:
-        tensors = load_file(path)
-        del tensors[SHA256]
-        tensors["features"] = tensors["features"] * 1.01
-        save_file(tensors | {SHA256: _digest(tensors)}, path)
+        change_features(path)
     spread(target, trainset, tmp_path, "changed")
     assert not alike(drafter(tmp_path, "first"), drafter(tmp_path, "changed"))

@@ -9,15 +9,22 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from paceline.core import InvalidRequest
 from paceline.training.config import TrainConfig
-from paceline.training.feature_folder import SHA256, _digest
 from paceline.training.run import prepare, train, write_features
 from paceline.training.workers import Workers
 from tests.training.foreign import write_random_set
-from tests.training.runs import Run, config, drafter_of, quiet, texts_said
+from tests.training.runs import (
+    Run,
+    alike,
+    change_features,
+    config,
+    drafter_of,
+    quiet,
+    texts_said,
+)
 
 SOFT = {"mix": {"kl": 1.0}, "soft_tokens": 4}
 WRITER, TRAINER = "--features-only", "--features-wait"
@@ -30,10 +37,6 @@ def settings(target: Path, trainset: Path, tmp_path: Path, out: str, **changes: 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
-
-
-def alike(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    return all(torch.equal(one[name], other[name]) for name in one)
 
 
 def files(tmp_path: Path) -> list[Path]:
@@ -67,10 +70,7 @@ def test_a_run_waits_for_a_writer_that_is_killed_and_comes_back(target, tmp_path
     assert alike(weights(tmp_path / "run" / "drafter"), drafter)
     # Negative control: what the files say decides.
     for file in files(tmp_path):
-        tensors = load_file(file)
-        del tensors[SHA256]
-        tensors["features"] = tensors["features"] * 1.01
-        save_file(tensors | {SHA256: _digest(tensors)}, file)
+        change_features(file)
     changed = settings(target, trainset, tmp_path, "changed", steps=50, features_wait=True)
     assert not alike(weights(drafter_of(changed)), drafter)
 

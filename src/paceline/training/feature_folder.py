@@ -56,7 +56,7 @@ class FeatureFolder:
     `processes` write take `most` bytes at most; what other runs write later is not counted. `found`
     is how many texts it had at the start; `full` says that one found no room since. With `pinned`
     features are read into memory that a GPU copies from by itself. With `waiting` another process
-    writes, and who reads a text waits for it.
+    writes, and `read` waits for a missing text.
 
     The constructor makes the folder where there is none. It raises InvalidRequest for one that
     holds something else, or features of another kind, which it names.

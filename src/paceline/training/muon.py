@@ -103,11 +103,11 @@ def orthogonal(matrices: Tensor, computed: torch.dtype) -> Tensor:
     iterations.
     """
     norms: Tensor = torch.linalg.vector_norm(matrices, dim=(1, 2), keepdim=True)
-    found = matrices.to(computed) / norms.clamp(min=SMALLEST_NORM).to(computed)
+    result = matrices.to(computed) / norms.clamp(min=SMALLEST_NORM).to(computed)
     parts = EXACT if computed is torch.float32 else ROUNDED
-    for iterations in parts if _gram_is_cheaper(found, parts) else PLAIN:
-        found = _iterated(found, iterations)
-    return found
+    for iterations in parts if _gram_is_cheaper(result, parts) else PLAIN:
+        result = _iterated(result, iterations)
+    return result
 
 
 def _gram_is_cheaper(matrices: Tensor, parts: Sequence[int]) -> bool:

@@ -31,9 +31,8 @@ from paceline.training.seen import Soft
 
 SAMPLES = 16  # blocks of a group
 TO_START = 0.02  # share of the divergence from the drafter that the run began with
-EVEN = (
-    1e-3  # added to the standard deviation of a group, of which the reward may be the same for all
-)
+# Added to the standard deviation of a group's rewards, which may all be the same.
+LEAST_DEVIATION = 1e-3
 
 
 def on_policy_loss(
@@ -95,4 +94,4 @@ def advantages(rewards: torch.Tensor) -> torch.Tensor:
     """Return how much better each block is than its group, in standard deviations: [blocks,
     samples], with a sum of 0 in every group."""
     above = rewards - rewards.mean(1, keepdim=True)
-    return above / (rewards.std(1, keepdim=True) + EVEN)
+    return above / (rewards.std(1, keepdim=True) + LEAST_DEVIATION)

@@ -222,9 +222,9 @@ def at_errors(picks: Sequence[Pick], pack: Pack, right: torch.Tensor) -> list[Pi
     places = pack.anchors.cpu() + 1 + wrong.int().argmax(1)
     moved = []
     for pick, (first, last) in zip(picks, pack.blocks, strict=True):
-        found = torch.unique(places[first:last][wrong[first:last].any(1)])
-        fits = torch.isin(found, valid_anchors(pick.text.said)) & (found <= pick.seen)
-        errors = found[fits]
+        places_wrong = torch.unique(places[first:last][wrong[first:last].any(1)])
+        fits = torch.isin(places_wrong, valid_anchors(pick.text.said))
+        errors = places_wrong[fits & (places_wrong <= pick.seen)]
         drawn = pick.anchors[~torch.isin(pick.anchors, errors)]
         missing = len(pick.anchors) - len(errors)
         kept = drawn[(2 * torch.arange(missing) + 1) * len(drawn) // max(1, 2 * missing)]

@@ -59,8 +59,8 @@ class TrainingTarget:
             self.folder.expect([text for text in texts if text.number not in self._kept])
 
     def fetch(self, texts: Sequence[Text]) -> None:
-        """Get the share of this process ready of texts that are read next. Every process says its
-        share at the same time, an empty one too, before it reads any text of it."""
+        """Get the share of this process ready of texts that are read next. All processes call this
+        together, also with no texts, before they read any text of it."""
 
     def read(self, text: Text) -> Seen:
         return self.read_all([text])[0]

@@ -65,7 +65,8 @@ def ends(target: AnyTarget, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Ten
             expected = " or ".join(names)
             raise ModelError(f"{target.name}: the checkpoint has no tensor {expected}")
         shape = (target.shape.vocab_size, target.shape.hidden_size)
-        if (found := tuple(weights[name].shape)) != shape:
-            raise ModelError(f"{target.name}: {name} has the shape {found}; expected {shape}")
+        if (shape_there := tuple(weights[name].shape)) != shape:
+            there = f"{name} has the shape {shape_there}"
+            raise ModelError(f"{target.name}: {there}; expected {shape}")
     assert embedding is not None and head is not None
     return weights[embedding].to(dtype), weights[head].to(dtype)
