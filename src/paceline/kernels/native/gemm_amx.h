@@ -142,15 +142,20 @@ struct TileSteps {
     int64_t lines;          // so many at each step
 };
 
-// A tile waits for the last of its lines: the first rows of a panel (`kFirst`) fetch its words two
-// steps before they are needed, into the L1 cache.
+// A quarter of the fetches of a step: the first rows of a panel (`kFirst`) fetch its words, others
+// the words of the next panel, all with the first quarter. A tile waits for the last of its lines,
+// and fetches that follow each other too closely wait as well, so empty instructions stand between.
 template <bool kFirst>
-PL_INLINE void fetch_at(const TileSteps& t, int64_t i) {
+PL_INLINE void fetch_quarter(const TileSteps& t, int64_t i, int64_t quarter) {
+    constexpr int64_t kAhead = 40;  // words of k
     if constexpr (kFirst) {
-        const uint32_t* from = t.w + (i + 2) * kTileWords;
-#pragma GCC unroll 32
-        for (int64_t l = 0; l < 2 * kLanes; l++) __builtin_prefetch(from + l * kLanes, 0, 3);
-    } else {
+        const uint32_t* from = t.w + i * kTileWords + kAhead * kPanel + quarter * 8 * kLanes;
+#pragma GCC unroll 8
+        for (int64_t l = 0; l < 8; l++) {
+            fetch_here(from + l * kLanes);
+            asm volatile("nop\n\tnop\n\tnop");
+        }
+    } else if (quarter == 0) {
         const uint32_t* from = t.ahead + i * t.lines * kLanes;
         for (int64_t l = 0; l < t.lines; l++) __builtin_prefetch(from + l * kLanes, 0, kNextLevel);
     }
@@ -172,11 +177,14 @@ void amx_flat(const TileSteps& t) {
     PL_TILE_BEGIN(1, t.c + kLanes);
     for (int64_t i = 0; i < t.tiles; i++) {
         const uint32_t* w = t.w + i * kTileWords;
-        fetch_at<kFirst>(t, i);
         PL_TILE_LOAD(4, t.a + i * 16, t.a_bytes);
+        fetch_quarter<kFirst>(t, i, 0);
         PL_TILE_LOAD(5, w, kPanelBytes);
+        fetch_quarter<kFirst>(t, i, 1);
         PL_TILE_DOT(0, 4, 5);
+        fetch_quarter<kFirst>(t, i, 2);
         PL_TILE_LOAD(6, w + kLanes, kPanelBytes);
+        fetch_quarter<kFirst>(t, i, 3);
         PL_TILE_DOT(1, 4, 6);
     }
     PL_TILE_STORE(0, t.c, kResultBytes);
@@ -194,13 +202,16 @@ void amx_square(const TileSteps& t) {
     PL_TILE_BEGIN(3, under + kLanes);
     for (int64_t i = 0; i < t.tiles; i++) {
         const uint32_t* w = t.w + i * kTileWords;
-        fetch_at<kFirst>(t, i);
         PL_TILE_LOAD(4, t.a + i * 16, t.a_bytes);
+        fetch_quarter<kFirst>(t, i, 0);
         PL_TILE_LOAD(6, w, kPanelBytes);
+        fetch_quarter<kFirst>(t, i, 1);
         PL_TILE_DOT(0, 4, 6);
         PL_TILE_LOAD(5, lower + i * 16, t.a_bytes);
+        fetch_quarter<kFirst>(t, i, 2);
         PL_TILE_DOT(2, 5, 6);
         PL_TILE_LOAD(7, w + kLanes, kPanelBytes);
+        fetch_quarter<kFirst>(t, i, 3);
         PL_TILE_DOT(1, 4, 7);
         PL_TILE_DOT(3, 5, 7);
     }
@@ -212,56 +223,49 @@ void amx_square(const TileSteps& t) {
 #undef PL_TILE_BEGIN
 
 // Up to so many rows go through vectors, which wait less for memory than tiles do.
-constexpr int64_t kFewRows = 3, kFewRowsInt8 = 5;
+constexpr int kFewRows = 2, kFewRowsInt8 = 4;
 // Words of k that a row fetches ahead. Twice as many took 6% longer.
 constexpr int64_t kFewAhead = 40;
 
-// R rows times a panel, as tiles multiply them. One row is multiplied as two, since fetches are
-// then far enough apart.
-template <int R>
-void amx_few(const TileSteps& t) {
-    Vec sums[R][2] = {};
+// kFewRows rows times a panel, as tiles multiply them. One row is multiplied as two, since fetches
+// are then far enough apart.
+inline void amx_few(const TileSteps& t) {
+    Vec sums[kFewRows][2] = {};
     if (!t.first)
-        for (int r = 0; r < R; r++)
+        for (int r = 0; r < kFewRows; r++)
             for (int v = 0; v < 2; v++) sums[r][v] = load(t.c + r * kWidth + v * kLanes);
     const int64_t stride = t.a_bytes / 4;
     const uint32_t *a = t.a, *w = t.w;
     for (int64_t i = 0; i < t.tiles; i++) {
-        Vec even[R][2] = {}, odd[R][2] = {};
+        Vec even[kFewRows][2] = {}, odd[kFewRows][2] = {};
         for (int64_t k = 0; k < 16; k++, a++, w += kPanel) {
             Vec low[2], high[2];
             for (int v = 0; v < 2; v++) {
                 const UVec words = load_u(w + v * kLanes);
                 low[v] = low_half(words), high[v] = high_half(words);
             }
-            for (int r = 0; r < R; r++) {
+            for (int r = 0; r < kFewRows; r++) {
                 const UVec x = splat_u(a[r * stride]);
                 for (int v = 0; v < 2; v++) {
                     even[r][v] = fused(low_half(x), low[v], even[r][v]);
                     odd[r][v] = fused(high_half(x), high[v], odd[r][v]);
                 }
-                for (int v = r; v < 2; v += R) fetch_here(w + kFewAhead * kPanel + v * kLanes);
+                for (int v = r; v < 2; v += kFewRows)
+                    fetch_here(w + kFewAhead * kPanel + v * kLanes);
             }
         }
-        for (int r = 0; r < R; r++)
+        for (int r = 0; r < kFewRows; r++)
             for (int v = 0; v < 2; v++) sums[r][v] += even[r][v] + odd[r][v];
     }
-    for (int r = 0; r < R; r++)
+    for (int r = 0; r < kFewRows; r++)
         for (int v = 0; v < 2; v++) store(t.c + r * kWidth + v * kLanes, sums[r][v]);
-}
-
-template <int R = 2>
-void amx_few_rows(int64_t rows, const TileSteps& t) {
-    if constexpr (R < kFewRows)
-        if (rows > R) return amx_few_rows<R + 1>(rows, t);
-    amx_few<R>(t);
 }
 
 // Up to 32 rows.
 template <class Format, bool kFirst>
 void amx_rows(int64_t rows, const TileSteps& t) {
     if (!Format::kWhole && rows <= kFewRows)
-        amx_few_rows(rows, t);
+        amx_few(t);
     else if (rows <= 16)
         amx_flat<Format, kFirst>(t);
     else
