@@ -189,13 +189,9 @@ class ShardedTarget(TransformersTarget):
     """
 
     def __init__(
-        self,
-        model: TransformersModel,
-        target: AnyTarget,
-        layers: Sequence[int],
-        soft_tokens: int = 0,
+        self, model: TransformersModel, target: AnyTarget, layers: Sequence[int], soft: int = 0
     ) -> None:
-        super().__init__(model, target, layers, 0, soft_tokens)
+        super().__init__(model, target, layers, 0, soft)
         self._fetched: dict[int, Seen] = {}
 
     def fetch(self, texts: Sequence[Text]) -> None:
