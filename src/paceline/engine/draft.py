@@ -36,7 +36,7 @@ class Draft:
     part          of a drafter that has several: the one that made the draft
     from_others   whether the draft was looked up in the text of other requests
     looked_up     whether it took no time: then it is not one that the drafter was asked for
-    preferred     whether it was looked up, and the drafter was asked and has nothing better
+    passed_over   what the drafter proposed, where what was looked up stayed
     cut_by        why no more is verified than that; None where nothing cut the draft
     tree          alternatives to `tokens`, as far as they are in it; None: there are none
     branches      paths of the tree that are verified beside `tokens[:length]`, its trunk
@@ -51,7 +51,7 @@ class Draft:
     part: str | None = None
     from_others: bool = False
     looked_up: bool = False
-    preferred: bool = False
+    passed_over: Sequence[int] = ()
     cut_by: CutReason | None = None
     tree: DraftTree | None = None
     branches: tuple[Branch, ...] = ()

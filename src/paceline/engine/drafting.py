@@ -289,10 +289,8 @@ class Drafting:
             batch = self._proposed(self.drafters[name], requests, lengths)
         seconds = time.perf_counter() - start
         for index, (entry, length) in enumerate(asked):
-            # The drafter compared its draft with the look-up's before the grammar cut that.
-            cut = entry.draft.cut_by is CutReason.GRAMMAR and batch.tokens[index]
-            if entry.draft.looked_up and not (batch.is_wanted(index) or cut):
-                entry.draft = replace(entry.draft, preferred=bool(batch.tokens[index]))
+            if entry.draft.looked_up and not batch.is_wanted(index):
+                entry.draft = replace(entry.draft, passed_over=batch.tokens[index])
                 continue
             reason = entry.draft.cut_by
             if reason is CutReason.GRAMMAR:  # that was said of what was looked up

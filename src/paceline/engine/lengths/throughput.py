@@ -220,9 +220,10 @@ class ThroughputLengths(LengthController):
             return
         asked, state.asked = state.asked, False
         accepted, judged = _judged(draft, committed)
-        if asked and not draft.preferred and (draft.looked_up or not judged):
-            # The drafter had nothing to propose: that, too, tells what asking it brings.
-            self._record(request).by_position.learn(request.id, 0, 1)
+        if asked and (draft.looked_up or not judged):
+            # Also a proposal that was passed over, and none at all, tell what asking brings.
+            stood, compared = _judged(Draft(tokens=draft.passed_over), committed)
+            self._record(request).by_position.learn(request.id, stood, compared or 1)
         if not judged:
             return
         if accepted and not draft.looked_up:
