@@ -117,7 +117,7 @@ def test_a_student_that_is_not_kept_gets_no_drafter(
 def test_an_application_that_the_student_cannot_answer_is_refused_first(
     made: dict[str, Path], tmp_path: Path
 ) -> None:
-    """Nothing is trained before: the run has no state."""
+    """The refusal comes before any training, so the run leaves no state."""
     other = tmp_path / "app.yaml"
     modes = {"chat_template_kwargs": {"enable_thinking": False}}
     other.write_text(json.dumps(description(tmp_path, made["teacher"], **modes)))

@@ -1,4 +1,4 @@
-"""Who drafts in a hybrid: what is expected of look-ups and of DFlash, and learned of them."""
+"""A hybrid chooses the part that drafts by what it expects of each, and learns from both."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def scored(folder: Path, scores: Any) -> Path:
 
 
 def test_how_much_is_expected_of_a_drafter_its_folder_says(tmp_path):
-    """Of 100 drafts 80 were right at the first token and 60 at both: 140 tokens of 180 judged."""
+    """100 drafts have 80 right first tokens, and 60 right second ones: 140 of 180 judged tokens."""
     good = {"blocks": 100, "length": 2.4, "positions": [0.8, 0.6]}
     poor = {"blocks": 300, "length": 1.0, "positions": [0.0, 0.0]}
     share = trained_share(scored(tmp_path / "good", {"held_out": {"a": good}}))

@@ -1,4 +1,4 @@
-"""What tests of whole runs share: small settings, the log, and processes."""
+"""Helpers for tests of whole runs: small settings, the log, and processes."""
 
 from __future__ import annotations
 

@@ -13,6 +13,8 @@ from safetensors.torch import load_file
 
 from paceline.core import InvalidRequest
 from paceline.training.config import TrainConfig
+from paceline.training.data import Text
+from paceline.training.feature_folder import FeatureFolder
 from paceline.training.run import prepare, train, write_features
 from paceline.training.workers import Workers
 from tests.training.foreign import write_random_set
@@ -108,14 +110,20 @@ def test_a_writer_that_is_gone_ends_the_run(target, trainset, tmp_path):
     assert train(waiting, quiet).drafter is not None
 
 
+IMPATIENT = {"features_wait": True, "features_wait_minutes": 0.02}
+
+
+def waited_for(config: TrainConfig) -> tuple[FeatureFolder, Text]:
+    """Return the folder of a run that waits, and the first text that it reads."""
+    waiting = prepare(config, Workers("cpu"))
+    assert waiting.target.folder is not None
+    return waiting.target.folder, waiting.texts_to_read()[0]
+
+
 def test_news_of_other_texts_prolong_the_wait(target, trainset, tmp_path):
     """A writer at work on other texts is not gone, however long it takes."""
     write_features(settings(target, trainset, tmp_path, "run"), quiet)
-    waiting = prepare(
-        settings(target, trainset, tmp_path, "run", features_wait=True, features_wait_minutes=0.02),
-        Workers("cpu"),
-    )
-    folder, (text, *_) = waiting.target.folder, waiting.texts_to_read()
+    folder, text = waited_for(settings(target, trainset, tmp_path, "run", **IMPATIENT))
     wanted = folder._path(folder._name(text))
     kept, over = wanted.read_bytes(), threading.Event()
     wanted.unlink()
@@ -137,11 +145,7 @@ def test_news_of_other_texts_prolong_the_wait(target, trainset, tmp_path):
 
 def test_a_damaged_file_is_waited_for(target, trainset, tmp_path, caplog):
     write_features(settings(target, trainset, tmp_path, "run"), quiet)
-    waiting = prepare(
-        settings(target, trainset, tmp_path, "run", features_wait=True, features_wait_minutes=0.02),
-        Workers("cpu"),
-    )
-    folder, (text, *_) = waiting.target.folder, waiting.texts_to_read()
+    folder, text = waited_for(settings(target, trainset, tmp_path, "run", **IMPATIENT))
     damaged = folder._path(folder._name(text))
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
     with pytest.raises(InvalidRequest, match=r"expected .* or a writer at work"):

@@ -76,7 +76,7 @@ class HeldOutScores(Document):
 
 
 class TrainingRecord(Document):
-    """What provenance.json says of how well a drafter learnt."""
+    """The scores of a training, as provenance.json has them."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -110,7 +110,7 @@ def sober(confidence: float) -> float:
 
 @dataclass(slots=True)
 class StoodShare:
-    """What stood ÷ what it is compared with, in tokens. Older drafts count less."""
+    """A ratio: tokens that stood ÷ tokens that they are compared with. Older drafts count less."""
 
     stood: float
     of: float
