@@ -144,7 +144,7 @@ class Pending:
 class Standing:
     """The record of one request's drafts, verified or not."""
 
-    dflash: StoodShare = field(default_factory=lambda: StoodShare(USUAL * PRIOR, PRIOR))
+    dflash: StoodShare
     lookup: StoodShare = field(default_factory=lambda: StoodShare(PRIOR, PRIOR))
     proposed: Pending | None = None  # by DFlash
     looked_up: Pending | None = None

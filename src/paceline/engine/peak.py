@@ -75,8 +75,8 @@ def _product(rows: int, dtype: torch.dtype, device: str) -> Callable[[], object]
 
 
 def read_bandwidth(device: str, size: int = BUFFER) -> float:
-    """Bytes per second of a pure read loop over `size` bytes with the forward's threads: the best
-    of several. On CPU the fused kernels' own loop, where they run."""
+    """Bytes per second of a loop that only reads `size` bytes with the forward's threads: the best
+    of several. On CPU the fused kernels' own loop (pl_read), where they run."""
     buffer = torch.ones(size // 4, dtype=torch.float32, device=device)
     work: Callable[[], object] = buffer.sum
     if device == "cpu" and build.available()[0]:

@@ -16,8 +16,8 @@ _bounds: WeakKeyDictionary[Engine, float] = WeakKeyDictionary()
 
 
 def bandwidth_bound(engine: Engine) -> float:
-    """Seconds of a pure read loop over the model's own packed weights: no decode step is faster.
-    An engine is timed once."""
+    """Return the bound of a step: seconds of a loop that only reads the model's own packed weights
+    (pl_read). An engine is timed once."""
     if engine not in _bounds:
         _bounds[engine] = min(timed(engine.runner.network.read_weights) for _ in range(READS))
     return _bounds[engine]

@@ -260,7 +260,7 @@ class TrainConfig:
             ("features_folder_gb", not self.features_wait, f"{NOT_WAITING} writes nothing"),
             ("features_wait", self.features_folder is not None, "features_folder beside it"),
             ("features_wait_minutes", self.features_wait, "features_wait beside it"),
-            ("shard_target", not self.features_wait, f"{NOT_WAITING} loads no target"),
+            ("shard_target", not self.features_wait, f"{NOT_WAITING} computes no target"),
             (
                 "quantize",
                 not (self.with_transformers or self.with_vllm),

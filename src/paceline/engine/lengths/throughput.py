@@ -144,7 +144,7 @@ class ThroughputLengths(LengthController):
             entries, most = [batch[index] for index in awake], [limits[index] for index in awake]
             chosen = self._worth_drafting(name, step, entries, most)
             for index, length in zip(awake, chosen, strict=True):
-                # What was looked up is compared with all that the same pass can draft.
+                # A look-up is compared with the longest draft of a pass, which takes no longer.
                 compared = price.parallel and self._cuts and batch[index].draft.looked_up
                 lengths[index] = limits[index] if length and compared else length
         asked = [length for length in lengths if length]
@@ -221,7 +221,7 @@ class ThroughputLengths(LengthController):
         asked, state.asked = state.asked, False
         accepted, judged = _judged(draft, committed)
         if asked and (draft.looked_up or not judged):
-            # Also a proposal that was passed over, and none at all, tell what asking brings.
+            # A proposal that was passed over counts as it stood; none counts as a failure.
             stood, compared = _judged(Draft(tokens=draft.passed_over), committed)
             self._record(request).by_position.learn(request.id, stood, compared or 1)
         if not judged:

@@ -4,10 +4,11 @@
 // Weights are panels of 32 outputs: [n / 32][k / 2][32][2] bf16 or [n / 32][k / 4][32][4] int8, k
 // padded to a multiple of 64 bytes. What follows counts words, of two or four k. Every thread has a
 // run of adjacent panels, which it reads from one end to the other: one long stream of memory,
-// which the hardware prefetches. Panels come from memory exactly once, and every row of the batch
-// meets them while they sit in the core's cache. An output element is always the same chain of dots
-// over k, whatever tile it is computed in (an accumulator that is put down between two k-blocks
-// keeps its bits), so its bits depend on its own row and weights alone.
+// which the hardware prefetches on AMD, and products fetch on Intel. Panels come from memory
+// exactly once, and every row of the batch meets them while they sit in the core's cache. An output
+// element is always the same chain of dots over k, whatever tile it is computed in (an accumulator
+// that is put down between two k-blocks keeps its bits), so its bits depend on its own row and
+// weights alone.
 #pragma once
 
 #include "quantize.h"
@@ -41,20 +42,24 @@ PL_INLINE void fetch_here(const void* line) {
 // Beside more than alone_rows() rows the hardware does not look far enough ahead: the panel's words
 // are fetched so many before they are needed.
 constexpr int kAheadWords = 64;
-// Beside up to so many rows the hardware prefetches best alone; on Intel it never does
-// (docs/benchmarks.md, "One forward, by rows").
-inline int64_t alone_rows() {
+// The products of tiles, and the read loop that judges steps on Intel, fetch so many words ahead.
+constexpr int kNearWords = 40;
+inline bool is_intel() {
 #if defined(__x86_64__) || defined(__i386__)
     static const bool intel = __builtin_cpu_is("intel");
-    if (intel) return 0;
+    return intel;
+#else
+    return false;
 #endif
-    return 4;
 }
+// Beside up to so many rows AMD's hardware prefetches best alone; Intel's never does
+// (docs/benchmarks.md, "One forward, by rows").
+inline int64_t alone_rows() { return is_intel() ? 0 : 4; }
 
 // Up to so many rows, fetches stand between the products; beside more, compilers place them better.
 constexpr int kPinnedRows = 5;
 // The products of so many rows keep fetches far enough apart. Beside panels of at least kLongPanel
-// words fewer rows are multiplied as so many: what the slack rows behind them give is not read.
+// words fewer rows are multiplied as so many: the outputs of the slack rows are not read.
 constexpr int64_t kApart = kParts == 1 ? 3 : 1, kLongPanel = 192;
 
 // What a matrix is made of: how a word of activations meets one of weights.

@@ -147,9 +147,8 @@ struct TileSteps {
 // and fetches that follow each other too closely wait as well, so empty instructions stand between.
 template <bool kFirst>
 PL_INLINE void fetch_quarter(const TileSteps& t, int64_t i, int64_t quarter) {
-    constexpr int64_t kAhead = 40;  // words of k
     if constexpr (kFirst) {
-        const uint32_t* from = t.w + i * kTileWords + kAhead * kPanel + quarter * 8 * kLanes;
+        const uint32_t* from = t.w + i * kTileWords + kNearWords * kPanel + quarter * 8 * kLanes;
 #pragma GCC unroll 8
         for (int64_t l = 0; l < 8; l++) {
             fetch_here(from + l * kLanes);
@@ -222,14 +221,14 @@ void amx_square(const TileSteps& t) {
 }
 #undef PL_TILE_BEGIN
 
-// Up to so many rows go through vectors, which wait less for memory than tiles do.
+// Up to so many rows of bf16 and of int8 go through vectors, which wait less for memory than tiles
+// do (docs/benchmarks.md, "One forward, by rows").
 constexpr int kFewRows = 2, kFewRowsInt8 = 4;
-// Words of k that a row fetches ahead. Twice as many took 6% longer.
-constexpr int64_t kFewAhead = 40;
 
 // kFewRows rows times a panel, as tiles multiply them. One row is multiplied as two, since fetches
 // are then far enough apart.
 inline void amx_few(const TileSteps& t) {
+    static_assert(kFewRows == 2, "a word has two lines");
     Vec sums[kFewRows][2] = {};
     if (!t.first)
         for (int r = 0; r < kFewRows; r++)
@@ -250,8 +249,7 @@ inline void amx_few(const TileSteps& t) {
                     even[r][v] = fused(low_half(x), low[v], even[r][v]);
                     odd[r][v] = fused(high_half(x), high[v], odd[r][v]);
                 }
-                for (int v = r; v < 2; v += kFewRows)
-                    fetch_here(w + kFewAhead * kPanel + v * kLanes);
+                fetch_here(w + kNearWords * kPanel + r * kLanes);  // a line for each row
             }
         }
         for (int r = 0; r < kFewRows; r++)
@@ -264,7 +262,7 @@ inline void amx_few(const TileSteps& t) {
 // Up to 32 rows.
 template <class Format, bool kFirst>
 void amx_rows(int64_t rows, const TileSteps& t) {
-    if (!Format::kWhole && rows <= kFewRows)
+    if (kFirst && !Format::kWhole && rows <= kFewRows)
         amx_few(t);
     else if (rows <= 16)
         amx_flat<Format, kFirst>(t);

@@ -1,4 +1,4 @@
-// What the machine can do: pure reading and pure arithmetic, to judge the kernels by.
+// What the machine can do: reading and arithmetic, each by itself, to judge the kernels by.
 #include <omp.h>
 
 #include "gemm.h"
@@ -23,7 +23,7 @@ UVec read_streams(const uint32_t* from, int64_t part) {
 // rows; without the arithmetic, fetches wait for each other.
 template <int kStreams>
 UVec read_streams_ahead(const uint32_t* from, int64_t part) {
-    constexpr int64_t kAhead = 40 * kPanel;  // about 5 KiB
+    constexpr int64_t kAhead = kNearWords * kPanel;  // about 5 KiB
     UVec sums[4] = {};
     for (int64_t i = 0; i < part; i += 64)
         for (int s = 0; s < kStreams; s++)
@@ -55,7 +55,7 @@ int pl_usable() {
 uint32_t pl_read(const uint32_t* data, int64_t bytes, int threads) {
     using namespace paceline;
     uint32_t total = 0;
-    const bool ahead = alone_rows() == 0;
+    const bool ahead = is_intel();
     const int streams = ahead ? 2 : 4;
     const int64_t part = bytes / threads / (streams * 256) * 64;  // of one stream, in uint32
 #pragma omp parallel num_threads(threads) reduction(^ : total)

@@ -5,8 +5,9 @@
 
 namespace paceline {
 
-constexpr int64_t kRowRun = 16;    // rows whose heads are placed by one work item
-constexpr int64_t kRowSlack = 32;  // tiles read whole tiles of rows, vectors three
+constexpr int64_t kRowRun = 16;  // rows whose heads are placed by one work item
+constexpr int64_t kRowSlack =
+    32;  // behind the last row: tiles read and write 16 or 32, vectors 2 or 3
 
 // Buffers of one forward, kept for the next. A row's stride is padded as weights are.
 struct Workspace {
