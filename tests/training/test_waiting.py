@@ -169,7 +169,7 @@ def test_a_folder_that_another_process_begins_is_new(target, trainset, tmp_path)
         ({"features_only": True}, "features_only: got true; expected no features_wait beside it"),
         ({"features_folder_gb": 1.0}, r"features_folder_gb: got 1\.0; expected no features_wait"),
         ({"shard_target": True, "features_gb": None},
-         "shard_target: got true; expected no features_wait beside it: a run that waits computes no"),
+         "shard_target: got true; expected no features_wait beside it: a run that waits computes"),
         ({"features_wait": False, "features_wait_minutes": 1.0},
          r"features_wait_minutes: got 1\.0; expected features_wait beside it"),
     ],
