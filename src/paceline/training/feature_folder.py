@@ -26,6 +26,7 @@ from paceline.core import InvalidRequest
 from paceline.core.cache import UNFINISHED
 from paceline.core.documents import Document
 from paceline.models.tensor_files import save_tensors
+from paceline.training.config import TargetEngine
 from paceline.training.packs import Text
 from paceline.training.seen import Seen
 from paceline.training.waiting import FIELD, Waiting
@@ -44,7 +45,7 @@ class FeatureSource(Document):
 
     format: Literal["paceline-features/1"] = FORMAT
     weights_sha256: str
-    engine: Literal["paceline", "transformers", "vllm"]
+    engine: TargetEngine
     numbers: Literal["bfloat16", "float32"]
     quantize: Literal["int8"] | None
     layers: list[int]
