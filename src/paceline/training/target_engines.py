@@ -164,4 +164,5 @@ def feature_folder(
     if config.features_wait:
         # A process that shows nothing may be the only one that waits.
         waiting = Waiting(path, config.value("features_wait_minutes"), show or log.warning)
-    return FeatureFolder(path, source, most, workers.count, pinned, waiting)
+    width = len(source.layers) * found.shape.hidden_size
+    return FeatureFolder(path, source, most, workers.count, pinned, waiting, width)
