@@ -13,7 +13,8 @@ from paceline.models.networks import build_network
 from paceline.training.packs import Text
 from paceline.training.target import LocalTarget, TrainingTarget
 from paceline.training.transformers_target import TransformersModel, TransformersTarget
-from paceline.training.vllm_target import VLLMModel, VLLMTarget
+from paceline.training.vllm_target import VLLMModel
+from paceline.training.written_target import ShownTarget
 from tests.training.twins import text_of
 
 LAYERS = tuple(range(29))  # the last one of 30 is left out: a drafter does not look there
@@ -66,7 +67,7 @@ def test_features_of_vllm_are_ours_but_for_the_rounding_of_bfloat16():
     plain = TransformersModel(found, torch.bfloat16, "cpu")
     theirs = read_by(TransformersTarget(plain, found, LAYERS, 0), texts)
     model = VLLMModel(found, "bfloat16", None, 512, alone=True)
-    with closing(VLLMTarget(model, found, LAYERS, 0)) as target:
+    with closing(ShownTarget(model, found, LAYERS, 0)) as target:
         of_vllm = read_by(target, texts)
     rounding = distances(theirs, ours["float32"])
     assert (distances(of_vllm, ours["float32"]) < 1.3 * rounding).all()

@@ -83,9 +83,10 @@ def _applies(name: str, options: Collection[str], asks: bool) -> bool:
 
 
 def _first_key(text: str) -> str:
-    """Return the first of the keys that PACELINE_API_KEY has for a server, without its name."""
-    words = text.strip().splitlines()[0].split() if text.strip() else [""]
-    return words[min(1, len(words) - 1)]  # KEY, NAME KEY, or NAME KEY and an option
+    """Return the first of the keys that PACELINE_API_KEY has for a server."""
+    from paceline.bench.load.address import first_key  # here, since most starts ask no server
+
+    return first_key(text)
 
 
 def name_of(option: Option) -> str:

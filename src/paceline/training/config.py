@@ -54,13 +54,7 @@ Sets = Annotated[
 ]
 RoundCosts = Annotated[tuple[Annotated[float, Between(1e-3, 1e3)], ...], BeforeValidator(as_tuple)]
 Tracker = Literal["tensorboard", "wandb", "trackio", "mlflow"]
-TargetEngine = Annotated[
-    Literal["paceline", "transformers", "vllm"],
-    Expected(
-        "paceline, transformers or vllm. Where SGLang serves the target, its server writes the "
-        "texts (`paceline synth --url`), and transformers computes the features"
-    ),
-]
+TargetEngine = Literal["paceline", "transformers", "vllm", "sglang"]
 
 
 def _optional(name: str, description: str) -> Any:
@@ -186,6 +180,9 @@ class TrainConfig:
     target_devices: Annotated[int, Between(1, 1024)] | None = about(
         "devices that vLLM spreads the target over, by tensor parallelism", None, "1"
     )
+    target_url: str | None = about(
+        "the address of the SGLang server that computes the target", None
+    )
     quantize: Literal["int8"] | None = about(
         "the target's linear layers, as `paceline serve --quantize` serves them", None, "none"
     )
@@ -236,12 +233,13 @@ class TrainConfig:
             yield InvalidRequest("round_costs", None, expected)
         if [self.steps, self.epochs, self.hours].count(None) != 2:
             yield InvalidRequest("steps", self.steps, "either steps, epochs or hours")
-        if self.shard_target and self.target_engine in ("paceline", "vllm"):
+        if self.shard_target and self.target_engine not in (None, "transformers"):
             expected = "transformers beside shard_target, which spreads it"
             yield InvalidRequest("target_engine", self.target_engine, expected)
-        if self.soft and self.with_vllm:
-            expected = "paceline or transformers: vllm does not show the target's distribution"
-            yield InvalidRequest("target_engine", self.target_engine, expected)
+        if self.soft and self.features_alone:
+            engine = self.target_engine
+            expected = f"paceline or transformers: {engine} does not show the target's distribution"
+            yield InvalidRequest("target_engine", engine, expected)
         if self.texts % self.micro:
             yield InvalidRequest("micro", self.micro, f"a divisor of texts ({self.texts})")
         for name, effective, needed in (
@@ -263,11 +261,12 @@ class TrainConfig:
             ("shard_target", not self.features_wait, f"{NOT_WAITING} computes no target"),
             (
                 "quantize",
-                not (self.with_transformers or self.with_vllm),
+                not (self.with_transformers or self.features_alone),
                 "target_engine paceline, and no shard_target",
             ),
             ("target_python", self.with_vllm, "target_engine vllm beside it"),
             ("target_devices", self.with_vllm, "target_engine vllm beside it"),
+            ("target_url", self.target_engine == "sglang", "target_engine sglang beside it"),
         ):
             value = getattr(self, name)
             if value is not None and value is not False and not effective:
@@ -297,6 +296,11 @@ class TrainConfig:
     def with_vllm(self) -> bool:
         """True when vLLM computes the target, in a process of its own."""
         return self.target_engine == "vllm"
+
+    @property
+    def features_alone(self) -> bool:
+        """True when another engine computes the target, and does not show its distribution."""
+        return self.target_engine in ("vllm", "sglang")
 
     def total_steps(self, texts: int) -> int | None:
         """Return the optimizer steps of the whole run over a set of so many texts; None for a run

@@ -1,6 +1,7 @@
 """The target's features on disk: read in place of the target by every later run over these texts.
 
 features.json           what the features are of: a FeatureSource
+texts.jsonl             the texts that the last run asked others for: their files and token ids
 ab/abcdef….safetensors  one text: its token ids, what the target showed of it, and a checksum
 
 A file gets its name when it is whole, so a writer that is killed loses only the text at hand.
@@ -26,13 +27,14 @@ from paceline.core import InvalidRequest
 from paceline.core.cache import UNFINISHED
 from paceline.core.documents import Document
 from paceline.models.tensor_files import save_tensors
+from paceline.training.config import TargetEngine
 from paceline.training.packs import Text
 from paceline.training.seen import Seen
 from paceline.training.waiting import FIELD, Waiting
 
 log = logging.getLogger(__name__)
 FORMAT: Literal["paceline-features/1"] = "paceline-features/1"
-SOURCE = "features.json"
+SOURCE, ASKED = "features.json", "texts.jsonl"
 SHA256 = "sha256"
 SOFT = ("likely", "probabilities")
 HEADER_BYTES = 1024  # more than safetensors writes before so few tensors
@@ -44,7 +46,7 @@ class FeatureSource(Document):
 
     format: Literal["paceline-features/1"] = FORMAT
     weights_sha256: str
-    engine: Literal["paceline", "transformers", "vllm"]
+    engine: TargetEngine
     numbers: Literal["bfloat16", "float32"]
     quantize: Literal["int8"] | None
     layers: list[int]
@@ -56,7 +58,7 @@ class FeatureFolder:
     `processes` write take `most` bytes at most; what other runs write later is not counted. `found`
     is how many texts it had at the start; `full` says that one found no room since. With `pinned`
     features are read into memory that a GPU copies from by itself. With `waiting` another process
-    writes, and `read` waits for a missing text.
+    writes, and `read` waits for a missing text. `width` is the length of a row of features.
 
     The constructor makes the folder where there is none. It raises InvalidRequest for one that
     holds something else, or features of another kind, which it names.
@@ -70,8 +72,10 @@ class FeatureFolder:
         processes: int = 1,
         pinned: bool = False,
         waiting: Waiting | None = None,
+        width: int | None = None,
     ) -> None:
         self.path, self._pinned, self._waiting = path, pinned, waiting
+        self._width, self._numbers = width, source.numbers
         _check_source(path, source)
         self._soft = source.soft_tokens > 0
         sizes = [file.stat().st_size for file in path.glob("*/*.safetensors")]
@@ -79,6 +83,16 @@ class FeatureFolder:
         self._left = max(0, most - sum(sizes)) // processes
         self._reader = ThreadPoolExecutor(1)
         self._coming: dict[str, Future[Seen | None]] = {}
+
+    def ask_for(self, texts: Sequence[Text]) -> None:
+        """Write down which texts this run waits for, so that any program may write them."""
+        lines = [
+            {"file": self._path(self._name(text)).relative_to(self.path).as_posix(),
+             "ids": text.ids.tolist()}
+            for text in texts
+        ]  # fmt: skip
+        asked = "".join(json.dumps(line) + "\n" for line in lines)
+        _write_whole(self.path / ASKED, lambda hidden: hidden.write_text(asked, "utf-8"))
 
     def expect(self, texts: Sequence[Text]) -> None:
         """Begin to read texts that are asked for soon; those that nobody asked for are dropped."""
@@ -130,6 +144,11 @@ class FeatureFolder:
                 raise ValueError("it is of another text")
             likely, probabilities = (tensors[key] if self._soft else None for key in SOFT)
             features = tensors["features"]
+            numbers = str(features.dtype).removeprefix("torch.")
+            width = self._width or features.shape[-1]
+            if (*features.shape, numbers) != (len(text), width, self._numbers):
+                there, wanted = f"{list(features.shape)}, {numbers}", f"{[len(text), width]}"
+                raise ValueError(f"features are {there}; expected {wanted}, {self._numbers}")
             return Seen(features.pin_memory() if self._pinned else features, likely, probabilities)
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             log.warning("%s cannot be used (%s): the target must read it again", path, error)

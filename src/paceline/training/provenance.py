@@ -28,7 +28,7 @@ Provenance = Mapping[str, Any]  # the content of the file
 OF_THE_MACHINE = (
     "features_gb", "features_folder", "features_folder_gb", "features_only", "features_wait",
     "features_wait_minutes", "save_every", "shard_target", "target_devices", "target_python",
-    "threads", "trackers",
+    "target_url", "threads", "trackers",
 )  # fmt: skip
 MADE = ("init", "data", "settings", "step")  # what a later run keeps of the drafter it begins from
 RESULT = ("set", "role", "temperature", "requests")  # of an evaluation's result

@@ -175,6 +175,8 @@ def _run(trainer: Trainer, show: Callable[[str], None]) -> None:
         config.folder.mkdir(parents=True, exist_ok=True)
         restore_folder(config.folder / DRAFTER)
         _check_room(trainer)
+        if config.features_wait and trainer.target.folder is not None:
+            trainer.target.folder.ask_for(trainer.texts_to_read())
         show(describe(trainer, resumed))
         begin = trainer.step + (1 if resumed else 0)
         trackers = open_trackers(config.trackers, config.folder, asdict(config), begin)

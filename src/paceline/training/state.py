@@ -39,6 +39,7 @@ FREE = (
     "features_wait_minutes",
     "target_python",
     "target_devices",
+    "target_url",
     "threads",
     "save_every",
 )

@@ -1,43 +1,43 @@
-"""Build the target of a run, which our engine, transformers or vLLM computes, and the folder that
-keeps its features on disk."""
+"""Build the target of a run, which our engine, transformers, vLLM or SGLang computes, and the
+folder that keeps its features on disk."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
 
 from paceline.core import InvalidRequest
 from paceline.models.any_target import AnyTarget
 from paceline.models.dflash.config import DFlashConfig
 from paceline.models.loader import identity
 from paceline.models.networks import DTYPES, build_network
-from paceline.training.config import TrainConfig
+from paceline.training.config import TargetEngine, TrainConfig
 from paceline.training.feature_folder import FeatureFolder, FeatureSource
 from paceline.training.packs import Text
+from paceline.training.sglang_target import SGLangModel
 from paceline.training.target import LocalTarget, TrainingTarget
 from paceline.training.transformers_target import (
     ShardedTarget,
     TransformersModel,
     TransformersTarget,
 )
-from paceline.training.vllm_target import VLLMModel, VLLMTarget
+from paceline.training.vllm_target import VLLMModel
 from paceline.training.waiting import Waiting
 from paceline.training.workers import Workers
-from paceline.training.written_target import WrittenModel, WrittenTarget
+from paceline.training.written_target import ShownTarget, WrittenModel, WrittenTarget
 
 log = logging.getLogger(__name__)
 GIB = 1 << 30
 # A target that another engine than ours computes, or another process.
-OtherModel = TransformersModel | VLLMModel | WrittenModel
+OtherModel = TransformersModel | VLLMModel | SGLangModel | WrittenModel
 
 
 def check_engine(config: TrainConfig, found: AnyTarget) -> None:
     """Raise InvalidRequest for settings that only a target of our own engine can have."""
     if found.loaded is not None:
         return
-    others = f"transformers or vllm, since {found.refusal}"
+    others = f"transformers, vllm or sglang, since {found.refusal}"
     for name, own, expected in (
         ("target_engine", "paceline", others),
         ("quantize", "int8", "none"),
@@ -50,16 +50,20 @@ def other_model(
     config: TrainConfig, found: AnyTarget, workers: Workers, show: Callable[[str], None] | None
 ) -> OtherModel | None:
     """Return the target for another engine or process, where that computes it; `show` is told
-    which, and why. transformers loads it at once, vLLM with the first text."""
+    which, and why. transformers loads it at once, vLLM and SGLang are asked with the first text."""
     if config.features_wait and config.quantize is None:  # int8 heads are made by our engine
         engine = _engine(config, found)
         if show is not None:
             show(f"the features of {found.name} are those that others write, with {engine}")
         return WrittenModel(found, DTYPES[config.dtype], workers.device, engine)
+    longest, alone = min(config.max_tokens, found.max_context), workers.count == 1
+    if config.target_engine == "sglang":
+        if show is not None:
+            show(f"SGLang computes {found.name}; it is asked when the first text is needed")
+        return SGLangModel(found, config.dtype, config.target_url, longest, show)
     if config.with_vllm:
         if show is not None:
             show(f"vLLM computes {found.name}; it starts when the first text is needed")
-        longest, alone = min(config.max_tokens, found.max_context), workers.count == 1
         return VLLMModel(
             found,
             config.dtype,
@@ -77,21 +81,19 @@ def other_model(
     return TransformersModel(found, DTYPES[config.dtype], workers.device, spread)
 
 
-def _engine(config: TrainConfig, found: AnyTarget) -> Literal["paceline", "transformers", "vllm"]:
+def _engine(config: TrainConfig, found: AnyTarget) -> TargetEngine:
     """Return the name of what computes the target."""
-    if config.with_vllm:
-        return "vllm"
-    return (
-        "paceline" if found.loaded is not None and not config.with_transformers else "transformers"
-    )
+    if config.target_engine is not None:
+        return config.target_engine
+    return "transformers" if found.loaded is None or config.shard_target else "paceline"
 
 
 def soft_tokens(config: TrainConfig, texts: Sequence[Text]) -> int:
     """Return how many of the target's likely tokens a run over `texts` keeps at each place; 0 where
-    it needs no distribution. Raises InvalidRequest where vLLM would have to show it, and where the
-    settings name a number that changes nothing."""
+    it needs no distribution. Raises InvalidRequest where vLLM or SGLang would have to show it, and
+    where the settings name a number that changes nothing."""
     judged = config.on_policy and any(text.temperature > 0 for text in texts)
-    if judged and config.with_vllm:
+    if judged and config.features_alone:
         expected = (
             "paceline or transformers: on_policy asks for the distribution along sampled text"
         )
@@ -121,8 +123,8 @@ def _reader(
 ) -> TrainingTarget:
     layers = shape.target_layer_ids
     budget, on_cuda = int(config.value("features_gb") * GIB), config.device == "cuda"
-    if isinstance(model, VLLMModel):
-        return VLLMTarget(model, found, layers, budget)
+    if isinstance(model, VLLMModel | SGLangModel):
+        return ShownTarget(model, found, layers, budget)
     if isinstance(model, WrittenModel):
         return WrittenTarget(model, found, layers, budget, soft)
     if model is not None:
@@ -162,4 +164,5 @@ def feature_folder(
     if config.features_wait:
         # A process that shows nothing may be the only one that waits.
         waiting = Waiting(path, config.value("features_wait_minutes"), show or log.warning)
-    return FeatureFolder(path, source, most, workers.count, pinned, waiting)
+    width = len(source.layers) * found.shape.hidden_size
+    return FeatureFolder(path, source, most, workers.count, pinned, waiting, width)

@@ -20,8 +20,6 @@ from safetensors.torch import load_file
 from paceline.core import InvalidRequest, ModelError
 from paceline.models.any_target import AnyTarget
 from paceline.training.packs import Text
-from paceline.training.seen import Seen
-from paceline.training.target import TrainingTarget
 from paceline.training.written_target import ends
 
 SCRIPT = Path(__file__).with_name("in_vllm") / "paceline_features.py"
@@ -144,27 +142,6 @@ class VLLMModel:
             raise ModelError(f"{self.name}: vLLM wrote features of another text to {file}")
         ascending = sorted(layers)
         return states[:, [ascending.index(layer) for layer in layers]].flatten(1)
-
-
-class VLLMTarget(TrainingTarget):
-    """A target that vLLM computes. It shows features alone, which are kept in this memory. Its
-    operations are not counted."""
-
-    def __init__(
-        self, model: VLLMModel, target: AnyTarget, layers: Sequence[int], budget: int
-    ) -> None:
-        super().__init__(target.shape, layers, budget)
-        self._model = model
-        self.embedding, self.head = model.embedding, model.head
-
-    def operations(self, tokens: int, logits: int) -> float:
-        return 0.0
-
-    def close(self) -> None:
-        self._model.close()
-
-    def _compute(self, texts: Sequence[Text]) -> list[Seen]:
-        return [Seen(features) for features in self._model.features(texts, self._layers)]
 
 
 def _say(process: subprocess.Popen[str], line: str) -> bool:

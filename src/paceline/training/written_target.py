@@ -1,9 +1,10 @@
-"""A target whose features other processes write: this one reads them, and holds no layers of it."""
+"""Targets of which this process holds no layers: another engine shows their features, or other
+processes write them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Protocol
 
 import torch
 
@@ -13,6 +14,9 @@ from paceline.models.any_target import AnyTarget
 from paceline.models.json_files import read_json
 from paceline.models.tensors import EMBEDDING, HEAD
 from paceline.models.weights import SafetensorWeights
+from paceline.training.config import TargetEngine
+from paceline.training.packs import Text
+from paceline.training.seen import Seen
 from paceline.training.target import TrainingTarget
 
 # Where families keep embedding and head: models of text alone, and those that see images too.
@@ -32,7 +36,7 @@ class WrittenModel:
         target: AnyTarget,
         dtype: torch.dtype,
         device: str,
-        engine: Literal["paceline", "transformers", "vllm"],
+        engine: TargetEngine,
     ) -> None:
         self.engine, self.device = engine, device
         self.embedding, self.head = ends(target, dtype)
@@ -51,6 +55,39 @@ class WrittenTarget(TrainingTarget):
     ) -> None:
         super().__init__(target.shape, layers, budget, soft_tokens)
         self.embedding, self.head, self.device = model.embedding, model.head, model.device
+
+
+class ShowsFeatures(Protocol):
+    """A target that another engine computes: its embedding and head, [vocabulary, hidden]."""
+
+    embedding: torch.Tensor
+    head: torch.Tensor
+
+    def features(self, texts: Sequence[Text], layers: Sequence[int]) -> list[torch.Tensor]:
+        """Return [tokens, layers * hidden] of each text."""
+
+    def close(self) -> None: ...
+
+
+class ShownTarget(TrainingTarget):
+    """A target that another engine computes. It shows features alone, which are kept in this
+    memory. Its operations are not counted."""
+
+    def __init__(
+        self, model: ShowsFeatures, target: AnyTarget, layers: Sequence[int], budget: int
+    ) -> None:
+        super().__init__(target.shape, layers, budget)
+        self._model = model
+        self.embedding, self.head = model.embedding, model.head
+
+    def operations(self, tokens: int, logits: int) -> float:
+        return 0.0
+
+    def close(self) -> None:
+        self._model.close()
+
+    def _compute(self, texts: Sequence[Text]) -> list[Seen]:
+        return [Seen(features) for features in self._model.features(texts, self._layers)]
 
 
 def ends(target: AnyTarget, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:

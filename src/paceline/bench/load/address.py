@@ -11,7 +11,8 @@ from paceline.core import InvalidRequest
 
 UNIX = "unix:"
 UNLIMITED = httpx.Limits(max_connections=None)
-KEY_REMEDY = "set PACELINE_API_KEY to the server's key, or give it with --api-key"
+KEY_VARIABLE = "PACELINE_API_KEY"
+KEY_REMEDY = f"set {KEY_VARIABLE} to the server's key, or give it with --api-key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +46,18 @@ class ServerAddress:
             return None
         return httpx.AsyncHTTPTransport(uds=self.socket, limits=UNLIMITED)
 
-    def refusal(self, response: httpx.Response) -> str:
+    def refusal(self, response: httpx.Response, key_remedy: str = KEY_REMEDY) -> str:
         """Say in a line what a server answered that refused; the body of `response` is read."""
         try:
             text = str(json.loads(response.content)["error"]["message"])
         except (ValueError, KeyError, TypeError):
             text = response.text[:500]
         where = self.shown + response.url.path
-        remedy = f"; {KEY_REMEDY}" if response.status_code == 401 else ""
+        remedy = f"; {key_remedy}" if response.status_code == 401 else ""
         return f"{response.status_code} from {where}: {text}{remedy}"
+
+
+def first_key(text: str) -> str:
+    """Return the first of the keys that PACELINE_API_KEY has for a server, without its name."""
+    words = text.strip().splitlines()[0].split() if text.strip() else [""]
+    return words[min(1, len(words) - 1)]  # KEY, NAME KEY, or NAME KEY and an option
