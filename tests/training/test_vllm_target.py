@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +38,7 @@ from paceline.training.target import LocalTarget
 from tests.training.twins import text_of
 answers = os.fdopen(os.dup(1), "w")
 os.dup2(2, 1)
+{start}
 job = json.loads(sys.stdin.readline())
 found = read_target(job["model"])
 network, _ = build_network(found.loaded, dtype=job["dtype"], device="cpu")
@@ -56,13 +58,14 @@ for number, line in enumerate(sys.stdin):
 
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
-    """Makes an executable in place of vLLM's Python, with a fault or without one."""
+    """Makes an executable in place of vLLM's Python, with a fault at its start, at each text, or
+    without one."""
     root = Path(__file__).parents[2]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(root), str(root / "src")]))
 
-    def python(fault: str = "pass") -> str:
+    def python(fault: str = "pass", start: str = "pass") -> str:
         path = tmp_path / "vllm-python"
-        path.write_text(STAND_IN.format(python=sys.executable, fault=fault))
+        path.write_text(STAND_IN.format(python=sys.executable, fault=fault, start=start))
         path.chmod(0o755)
         return str(path)
 
@@ -225,6 +228,40 @@ def test_devices_that_cannot_share_a_layer_are_refused(target, tmp_path):
 def test_a_process_that_fails_says_why(fault, told, target, trainset, tmp_path, stand_in):
     with pytest.raises(ModelError, match=told):
         run(target, trainset, tmp_path / "run", stand_in(fault))
+
+
+@pytest.mark.parametrize("worker", [False, True])
+def test_a_process_that_fails_at_its_start_says_why_at_once(
+    worker, target, trainset, tmp_path, stand_in
+):
+    """Also where a worker that it forked outlives it, and holds its pipes: the worker is ended."""
+    start = "sys.exit('no second NUMA node')"
+    number = tmp_path / "worker"
+    if worker:
+        start = f"""
+forked = os.fork()
+if not forked:
+    import time; time.sleep(100)
+open({str(number)!r}, "w").write(str(forked))
+{start}"""
+    begun = time.monotonic()
+    with pytest.raises(ModelError, match=r"vLLM ended with code 1; .*\n(.*\n)*no second NUMA node"):
+        run(target, trainset, tmp_path / "run", stand_in(start=start))
+    assert time.monotonic() - begun < 50
+    assert not worker or gone(int(number.read_text()))
+
+
+def gone(process: int) -> bool:
+    """Return whether a process ends within seconds; one that nobody waited for has ended."""
+    for _ in range(100):
+        try:
+            state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.1)
+    return False
 
 
 def test_a_python_that_is_not_there_is_named(target, trainset, tmp_path, monkeypatch):

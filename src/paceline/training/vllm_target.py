@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -26,6 +28,7 @@ SCRIPT = Path(__file__).with_name("in_vllm") / "paceline_features.py"
 VARIABLE = "PACELINE_VLLM_PYTHON"
 LOG_LINES = 12  # of vLLM's log, in the message that tells of its end
 PATIENCE_SECONDS = 30.0  # for a process that is to end
+LOOK_SECONDS = 1.0  # between two looks whether a process that says nothing has ended
 
 
 class VLLMModel:
@@ -61,9 +64,8 @@ class VLLMModel:
         started, and ModelError, with the end of its log, where it fails or answers for other
         texts."""
         process = self._process or self._start(layers)
-        assert process.stdout is not None
         question = json.dumps([text.ids.tolist() for text in texts])
-        answer = process.stdout.readline() if _say(process, question) else ""
+        answer = _answer(process) if _say(process, question) else ""
         if not answer:
             raise self._failed(process)
         files = map(Path, json.loads(answer))
@@ -75,11 +77,11 @@ class VLLMModel:
         if process is not None and process.stdin is not None and process.stdout is not None:
             with suppress(BrokenPipeError):
                 process.stdin.close()
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 process.wait(PATIENCE_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            with suppress(ProcessLookupError):  # workers of vLLM's may outlive it
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
             process.stdout.close()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -151,6 +153,18 @@ def _say(process: subprocess.Popen[str], line: str) -> bool:
     except BrokenPipeError:
         return False
     return True
+
+
+def _answer(process: subprocess.Popen[str]) -> str:
+    """Return the next line that a process says, or nothing where it has ended: a worker that it
+    forked may hold its pipe open for longer."""
+    assert process.stdout is not None
+    ended = False
+    while not select.select([process.stdout], [], [], 0 if ended else LOOK_SECONDS)[0]:
+        if ended:
+            return ""
+        ended = process.poll() is not None
+    return process.stdout.readline()
 
 
 def _check_devices(target: AnyTarget, devices: int) -> None:
