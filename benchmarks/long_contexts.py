@@ -3,12 +3,11 @@
     python benchmarks/long_contexts.py MODEL --out FOLDER [--contexts 1000 4000 8000 16000]
         [--learn 8000 16000] [--steps 60] [--more 24] [-- OPTION OF `paceline train` …]
 
-The application is apps/support.yaml with its system prompt behind so many tokens of Python's
-language reference, which every Python carries. They are the last ones at each length, so the window
-of a draft sees the same words. `paceline synth` makes a set of answers at each length, to the same
-customers; every fifth phrase of theirs is held out. A drafter learns --steps steps behind the
-shortest context. From there one run goes on for --more steps behind that context still, and one
-behind each length of --learn.
+The application is apps/support.yaml with its system prompt behind the last tokens of Python's
+language reference, so that the window of a draft sees the same words at each length. `paceline
+synth` makes a set of answers at each, to the same customers; every fifth phrase of theirs is held
+out. A drafter learns --steps steps behind the shortest context. From there one run goes on for
+--more steps behind that context still, and one behind each length of --learn.
 
 Each drafter then drafts along the held-out answers of every length, round after round as in
 serving, and along those behind another part of the reference, at the lengths of --learn. Intervals
@@ -46,12 +45,13 @@ from paceline.training.workers import Workers
 APPS = HERE.parent / "apps"
 CUSTOMERS = ("phrases", "as-typed")  # sources that the target has no part in
 ROOM = 1024  # tokens for the application's own prompt, the customer and the answer
+SPLITS = ("train", "held_out")
 WHOLE = 1 << 20  # tokens, or anchors: none is left out
 
 
 @dataclass(frozen=True)
 class Place:
-    """A context: so many tokens of the reference, or of its other part."""
+    """A context: the last tokens of the reference, or of its first half."""
 
     tokens: int
     other: bool = False
@@ -60,7 +60,6 @@ class Place:
         return f"{self.tokens}{' of another part' if self.other else ''}"
 
     def words(self, model: str) -> str:
-        """Return the last tokens of the reference, or of its first half."""
         tokenizer = load_model(model).tokenizer
         ids = tokenizer("\n\n".join(pydoc_data.topics.topics.values()))["input_ids"]
         end = len(ids) // 2 if self.other else len(ids)
@@ -70,8 +69,7 @@ class Place:
 
 
 def command(name: str, *words: str) -> str:
-    """Run a `paceline` command and return what it said; raises SystemExit where it fails, unless it
-    trained and nothing was better."""
+    """Run a command and return what it said; a run that found nothing better did not fail."""
     done = subprocess.run(
         [sys.executable, "-m", "paceline.cli", name, *words], capture_output=True, text=True
     )
@@ -115,9 +113,8 @@ def make_set(args: argparse.Namespace, place: Place, split: str) -> Path:
 
 
 def train(args: argparse.Namespace, place: Place, steps: int, init: Path | None = None) -> Path:
-    """Train a drafter behind a context; return its folder, or that of `init` where nothing was
-    better than that."""
-    learnt, held = (make_set(args, place, split) for split in ("train", "held_out"))
+    """Train a drafter behind a context; return its folder, or `init` where nothing was better."""
+    learnt, held = (make_set(args, place, split) for split in SPLITS)
     run = args.out / ("before" if init is None else f"after-{place}")
     said = command(
         "train", str(learnt), "--held-out", f"held={held}", "--model", args.model, "--out",
@@ -125,18 +122,14 @@ def train(args: argparse.Namespace, place: Place, steps: int, init: Path | None 
         *([] if init is None else ["--init", str(init)]), *args.quantized, *args.options,
     )  # fmt: skip
     print(f"{run.name}: {said[-300:]}", file=sys.stderr, flush=True)
-    if init is not None and not (run / "drafter").exists():
-        print(f"{run.name}: no evaluation was better than before, so the drafter stays")
-        return init
-    return run / "drafter"
+    return init if init is not None and NONE_BETTER in said else run / "drafter"
 
 
 def opened(args: argparse.Namespace, drafter: Path) -> Trainer:
-    shortest = args.contexts[0]
+    learnt, held = (str(args.out / f"{split}-{args.contexts[0]}") for split in SPLITS)
     config = TrainConfig(
-        model=args.model, sets=(str(args.out / f"train-{shortest}"),), out=str(args.out / "none"),
-        held_out={"held": str(args.out / f"held_out-{shortest}")}, init=str(drafter), steps=1,
-        head_tokens=1, features_gb=0.0, quantize=args.quantize,
+        model=args.model, sets=(learnt,), held_out={"held": held}, out=str(args.out / "none"),
+        init=str(drafter), steps=1, head_tokens=1, features_gb=0.0, quantize=args.quantize,
     )  # fmt: skip
     trainer = prepare(config, Workers("cpu"))
     trainer.form.eval()
@@ -145,8 +138,7 @@ def opened(args: argparse.Namespace, drafter: Path) -> Trainer:
 
 @torch.no_grad()
 def judge(trainers: Sequence[Trainer], texts: Sequence[Text]) -> list[Pairs]:
-    """Return for each drafter the tokens and the rounds along each text, [texts, 2]. All see the
-    features of one target."""
+    """Return for each drafter the tokens and the rounds along each text, [texts, 2]."""
     target, shape = trainers[0].target, trainers[0].form.config
     drafts = shape.block_size, shape.mask_token_id, target.window
     found: list[list[tuple[int, int]]] = [[] for _ in trainers]
@@ -179,10 +171,9 @@ def main() -> None:
     parser.add_argument("--held-texts", type=int, default=32)
     parser.add_argument("--window", type=int, default=1024)
     parser.add_argument("--quantize", choices=("int8",))
-    argv = sys.argv[1:]
-    end = argv.index("--") if "--" in argv else len(argv)
-    args = parser.parse_args(argv[:end])
-    args.options = argv[end + 1 :]
+    end = [*sys.argv, "--"].index("--")
+    args = parser.parse_args(sys.argv[1:end])
+    args.options = sys.argv[end + 1 :]
     args.quantized = [] if args.quantize is None else ["--quantize", args.quantize]
     args.out.mkdir(parents=True, exist_ok=True)
     learnt = [Place(tokens) for tokens in (args.contexts[0], *args.learn)]
@@ -194,15 +185,15 @@ def main() -> None:
     for place, folder in zip(places, sets, strict=True):
         texts = read_texts([folder], "held_out", WHOLE)
         texts += read_texts([folder], "train", WHOLE, first=len(texts))
-        behind = f"{np.mean([int(text.said.int().argmax()) for text in texts]):.0f}"
-        rows.append((str(place), behind, str(len(texts)), *cells(judge(trainers, texts))))
+        prompt = np.mean([int(text.said.int().argmax()) for text in texts])
+        rows.append((str(place), f"{prompt:.0f}", str(len(texts)), *cells(judge(trainers, texts))))
         print(*rows[-1], sep=", ", file=sys.stderr, flush=True)
-    plan = [f"{args.steps} steps behind {learnt[0]}, then {args.more}, window {args.window}"]
-    plan += [shlex.join([*args.quantized, *args.options])]
-    after = [f"AL, then behind {place}" for place in learnt]
-    header = ["tokens of context", "of the prompt", "answers", "AL before", after[0]]
-    header += [f"{name} (÷ behind {learnt[0]})" for name in after[1:]]
-    table(f"{args.model}: {' '.join(plan)} ({machine()})", header, rows)
+    plan = f"{args.steps} steps behind {learnt[0]}, then {args.more}, window {args.window}"
+    options = shlex.join([*args.quantized, *args.options])
+    header = ["tokens of context", "of the prompt", "answers", "AL before"]
+    header += [f"AL, then behind {place}" for place in learnt]
+    header[5:] = [f"{name} (÷ behind {learnt[0]})" for name in header[5:]]
+    table(f"{args.model}: {plan} {options} ({machine()})", header, rows)
 
 
 if __name__ == "__main__":
