@@ -137,7 +137,16 @@ def test_a_start_that_was_read_last_is_not_computed_again(dtype, target) -> None
     assert equal(once_more, alone(target, dtype, ALIKE[5]))
 
 
-def test_where_the_kv_grows_what_was_read_is_computed_again(target) -> None:
+def test_longer_texts_have_room_behind_the_start_that_was_read_last(target) -> None:
+    reader = tiny_target(target, "float32")
+    reader.read(ALIKE[0])
+    longer = behind(START, 90, 7)
+    assert equal(reader.read(longer), alone(target, "float32", longer))
+    assert reader.computed_tokens == len(ALIKE[0]) + len(longer) - 48
+
+
+def test_where_the_kv_grows_what_was_read_is_computed_again(target, monkeypatch) -> None:
+    monkeypatch.setattr(target_module, "GROUP_TOKENS", 64)
     reader = tiny_target(target, "float32")
     reader.read(ALIKE[0])
     longer = behind(START, 90, 7)
@@ -217,7 +226,7 @@ def test_the_kv_in_memory_is_bounded(target, monkeypatch) -> None:
 
     monkeypatch.setattr(reader._network, "allocate_kv", allocate_kv)
     found = reader.read_all(TEXTS)
-    assert max(asked) <= 5
+    assert max(asked) <= 4 + 4  # the longest text, and 64 tokens behind it
     pairs = zip(TEXTS, found, strict=True)
     assert all(equal(seen, alone(target, "float32", text)) for text, seen in pairs)
 

@@ -207,8 +207,11 @@ class LocalTarget(TrainingTarget):
     ) -> list[Seen]:
         blocks = sum(start.own_blocks(len(t.ids)) for t, start in zip(texts, starts, strict=True))
         if blocks > self._room:
-            self._network.allocate_kv(blocks)
-            self._room, self._last = blocks, None
+            # Growing loses what is there: a later group of the same start needs some more blocks.
+            longest = max(len(text.ids) for text in texts) + GROUP_TOKENS
+            room = max(blocks, -(-longest // BLOCK_SIZE))
+            self._network.allocate_kv(room)
+            self._room, self._last = room, None
         kept, last = self._in_kv(texts[0]), self._last
         self._last = None
         # Counted, and not computed.
