@@ -41,6 +41,17 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "Gemma3TextConfig",
         {"layer_types": ["sliding_attention", "full_attention"] * 2, "sliding_window": 16},
     ),
+    "gemma4": (
+        "Gemma4ForCausalLM",
+        "Gemma4TextConfig",
+        {
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "sliding_window": 16,
+            "global_head_dim": 32,  # of layers with full attention
+            "hidden_size_per_layer_input": 0,
+            "tie_word_embeddings": False,  # tied, random ones say the last token again
+        },
+    ),
     "gpt_oss": (
         "GptOssForCausalLM",
         "GptOssConfig",

@@ -29,6 +29,7 @@ WINDOWS: dict[str, dict[str, Any]] = {
     "gpt_oss": {
         "num_hidden_layers": 10, "layer_types": ["sliding_attention", "full_attention"] * 5,
     },
+    "gemma4": {"layer_types": ["sliding_attention"] * 3 + ["full_attention"]},
 }  # fmt: skip
 # vLLM's Python runs it: a folder with a target, a file for the answers, and maybe a drafter.
 ANSWER = f"""
@@ -83,7 +84,7 @@ def answered_by_vllm(target: Path, out: Path, dtype: str, *drafter: str) -> Answ
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.skipif("PACELINE_VLLM_PYTHON" not in os.environ, reason="needs PACELINE_VLLM_PYTHON")
-@pytest.mark.parametrize("family", ["qwen3_moe", "mistral", "phi3", "gpt_oss"])
+@pytest.mark.parametrize("family", ["qwen3_moe", "mistral", "phi3", "gpt_oss", "gemma4"])
 def test_vllm_accepts_what_a_drafter_knows_by_heart(family, tmp_path, monkeypatch):
     """Our engine serves Mistral as well, and vLLM computes it here all the same."""
     mistral = ("MistralForCausalLM", "MistralConfig", {})

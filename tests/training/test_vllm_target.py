@@ -291,12 +291,18 @@ def roomy(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @needs_vllm
-def test_features_of_vllm_are_those_of_transformers(roomy, tmp_path):
-    """In float32, where another layer than the one that was asked for would show at once."""
+@pytest.mark.parametrize("devices", [None, 2])
+def test_features_of_vllm_are_those_of_transformers(devices, roomy, tmp_path, monkeypatch):
+    """In float32, where another layer than the one that was asked for would show at once. For two
+    devices vLLM wants two NUMA nodes on a CPU, or is told that there are."""
+    if devices is not None:
+        monkeypatch.setenv("VLLM_CPU_SIM_MULTI_NUMA", "1")
     dataset = write_random_set(tmp_path / "set", roomy)
     targets = []
-    for engine in ("transformers", "vllm"):
-        settings = config(roomy, dataset, tmp_path / engine, steps=1, target_engine=engine)
+    for engine, options in (("transformers", {}), ("vllm", {"target_devices": devices})):
+        settings = config(
+            roomy, dataset, tmp_path / engine, steps=1, target_engine=engine, **options
+        )
         targets.append(prepare(settings, Workers("cpu")))
     texts = targets[0].data.train[:5]
     with closing(targets[1].target) as vllm:

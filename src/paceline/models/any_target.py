@@ -116,10 +116,13 @@ def text_config(folder: Path, name: str, refusal: str) -> Any:
 
 
 def foreign_shape(config: Any, name: str) -> TargetShape:
-    """Return the sizes in a transformers text config. Raises ModelError for one that is missing."""
+    """Return the sizes in a transformers text config, of the first layer where layers differ (as in
+    Gemma 4). Raises ModelError for one that is missing."""
+    layers = getattr(config, "per_layer_config", None)
+    of_layer = layers[0] if layers else config
 
     def size(field: str, default: int | None = None) -> int:
-        value = getattr(config, field, None)
+        value = getattr(of_layer, field, None)
         value = default if value is None else value
         if not isinstance(value, int) or value < 1:
             raise ModelError(f"{name}: config.json has {field} {value!r}; expected a whole number")
