@@ -132,8 +132,7 @@ def test_a_server_of_another_architecture_is_refused(target, trainset, tmp_path)
     ids=str,
 )  # fmt: skip
 def test_an_answer_without_whole_rows_ends_the_run(options, told, target, trainset, tmp_path):
-    """What the server says of itself is not all that decides: other clients and its own choices
-    cut texts, too."""
+    """A server may leave out tokens whatever its settings say: the rows of each answer count."""
     server = SGLangServer(target, LAYERS)
     said = dict(server.info)
     server.info |= options

@@ -259,6 +259,9 @@ class TrainConfig:
             ("features_wait", self.features_folder is not None, "features_folder beside it"),
             ("features_wait_minutes", self.features_wait, "features_wait beside it"),
             ("shard_target", not self.features_wait, f"{NOT_WAITING} computes no target"),
+            ("target_python", not self.features_wait, f"{NOT_WAITING} starts no vLLM"),
+            ("target_devices", not self.features_wait, f"{NOT_WAITING} starts no vLLM"),
+            ("target_url", not self.features_wait, f"{NOT_WAITING} asks no server"),
             (
                 "quantize",
                 not (self.with_transformers or self.features_alone),
