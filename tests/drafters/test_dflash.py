@@ -110,7 +110,7 @@ def test_a_prefix_hit_reuses_draft_kv_and_nothing_is_injected_again(tmp_path):
     inject, injected = network.inject, []
 
     def counted(features, positions, slots):
-        injected.extend(positions.tolist())
+        injected.extend(positions)
         inject(features, positions, slots)
 
     network.inject = counted

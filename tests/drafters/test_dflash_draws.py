@@ -102,7 +102,7 @@ def test_the_first_q_of_a_selector_is_the_authors(tmp_path):
     engine = make_engine(f"d={folder}", rule="token")
     selector, theirs = engine.drafters["d"]._draws.selector, authors_model(folder)
     hidden, logits = torch.randn(4, 64), torch.randn(4, 256)
-    output = BlockOutput(logits.argmax(-1), torch.ones(4), logits, hidden)
+    output = BlockOutput(logits.argmax(-1).tolist(), [1.0] * 4, logits, hidden)
     for temperature in (0.5, 1.0):
         params = SamplingParams(temperature=temperature, seed=1)
         (request,) = engine.make_requests([5, 9], params, request_id=f"q{temperature}")

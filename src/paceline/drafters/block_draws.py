@@ -55,7 +55,7 @@ class BlockDraws:
         from them where the block foresaw them; otherwise there is none: its context is not there.
         Such a draft has no tree, nor has one whose tokens are not the likeliest.
         """
-        argmax, confidence = output.argmax.tolist(), output.confidence.tolist()
+        argmax, confidence = output.argmax, output.confidence
         drafts: list[list[Drawn]] = []
         trees: list[DraftTree | None] = []
         end = 0
@@ -113,7 +113,7 @@ class BlockDraws:
                 whole = logits.new_full((self.config.layers.vocab_size,), -torch.inf)
                 whole[self.head_ids.to(logits.device)] = logits
                 logits = whole
-            drawn.append(draw_token(logits, int(output.argmax[row]), request, index, self.how))
+            drawn.append(draw_token(logits, output.argmax[row], request, index, self.how))
         return drawn
 
 

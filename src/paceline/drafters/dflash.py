@@ -8,6 +8,7 @@ draft layers, once, at the target's own slots; a draft is then a single forward 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -146,13 +147,13 @@ class DFlashDrafter(StatefulDrafter[_Context]):
         blocks = range(-(-(context + size) // BLOCK_SIZE))
         if len(blocks) > target.num_blocks or context + size > self._max_positions:
             return
-        places = np.arange(context, dtype=np.int32)
+        places = range(context)
         generator = torch.Generator().manual_seed(0)
         features = torch.randn(context, self.config.feature_size, generator=generator)
         self.network.inject(features.to(self.network.device, self.network.dtype), places, places)
         masks = [self.config.mask_token_id] * size
         output = self.network.draft(pack_blocks([Stretch(blocks, context, masks)]))
-        if not bool(torch.isfinite(output.confidence).all()):
+        if not all(map(math.isfinite, output.confidence)):
             raise ModelError(f"drafter {self.name}: its drafts are NaN: the weights are damaged")
         self.network.allocate_kv(target.num_blocks)
 
@@ -167,7 +168,6 @@ class DFlashDrafter(StatefulDrafter[_Context]):
     def start(self, request: Request, held: int) -> _Context:
         return _Context(held, 0, held)
 
-    @torch.inference_mode()
     def observe(self, rows: Sequence[ObservedRows]) -> None:
         """Inject the committed rows into the draft KV; their features are not kept. Rows that are
         not shown leave a hole."""
@@ -182,13 +182,12 @@ class DFlashDrafter(StatefulDrafter[_Context]):
             assert row.features is not None, "a drafter with feature layers is shown features"
             context.add(row.start, count)
             at, blocks = range(row.start, row.start + count), row.request.blocks
-            features.append(row.features[:count])
+            features.append(row.features if count == row.count else row.features[:count])
             positions += at
             slots += [blocks[p // BLOCK_SIZE] * BLOCK_SIZE + p % BLOCK_SIZE for p in at]
         if features:
             together = features[0] if len(features) == 1 else torch.cat(features)
-            where = np.array([positions, slots], dtype=np.int32)
-            self.network.inject(together, where[0], where[1])
+            self.network.inject(together, positions, slots)
 
     def held_tokens(self, request: Request) -> int:
         context = self.state(request)
@@ -197,7 +196,6 @@ class DFlashDrafter(StatefulDrafter[_Context]):
     def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
         return self.propose_trees(requests, lengths, [0] * len(requests))
 
-    @torch.inference_mode()
     def propose_trees(
         self, requests: Sequence[Request], lengths: Sequence[int], nodes: Sequence[int]
     ) -> DraftBatch:

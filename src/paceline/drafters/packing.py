@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain
 
 import numpy as np
 
@@ -25,26 +26,41 @@ class Stretch:
 
 def pack(stretches: Sequence[Stretch]) -> ForwardBatch:
     """Return one forward's batch, with logits for the last row of each stretch."""
-    counts = [len(stretch.ids) for stretch in stretches]
-    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    within = np.arange(starts[-1], dtype=np.int32) - np.repeat(starts[:-1], counts)
-    positions = np.repeat(np.array([s.start for s in stretches], dtype=np.int32), counts) + within
-    used = [-(-stretch.end // BLOCK_SIZE) for stretch in stretches]
-    tables = np.zeros((len(stretches), max(used)), dtype=np.int32)
-    for row, (stretch, count) in enumerate(zip(stretches, used, strict=True)):
-        tables[row, :count] = stretch.blocks[:count]
-    return ForwardBatch(
-        ids=np.array([token for stretch in stretches for token in stretch.ids], dtype=np.int32),
-        positions=positions,
-        seq_starts=starts,
-        block_tables=tables,
-        logit_rows=starts[1:] - 1,
-    )
+    return _packed(stretches, [len(stretch.ids) - 1 for stretch in stretches])
 
 
 def pack_blocks(stretches: Sequence[Stretch]) -> ForwardBatch:
     """Return the same batch with logits for all rows but the first of each stretch."""
-    batch = pack(stretches)
-    rows = np.arange(len(batch.ids), dtype=np.int32)
-    batch.logit_rows = np.delete(rows, batch.seq_starts[:-1])
-    return batch
+    return _packed(stretches, [1] * len(stretches))
+
+
+def _packed(stretches: Sequence[Stretch], skipped: Sequence[int]) -> ForwardBatch:
+    """Return the batch with logits for the rows of each stretch but the `skipped` first ones.
+
+    A draft takes so little time that calls of numpy are a part of it. So the rows, which are few,
+    are lists first, and one array holds all of them.
+    """
+    ids: list[int] = []
+    positions: list[int] = []
+    starts, logit_rows = [0], list[int]()
+    for stretch, skip in zip(stretches, skipped, strict=True):
+        ids += stretch.ids
+        positions += range(stretch.start, stretch.end)
+        logit_rows += range(starts[-1] + skip, len(ids))
+        starts.append(len(ids))
+    used = [-(-stretch.end // BLOCK_SIZE) for stretch in stretches]
+    tables = np.zeros((len(stretches), max(used)), dtype=np.int32)
+    for row, (stretch, count) in enumerate(zip(stretches, used, strict=True)):
+        tables[row, :count] = stretch.blocks[:count]
+    parts = ids, positions, starts, logit_rows
+    ends = list(accumulate(map(len, parts), initial=0))
+    together = np.array(list(chain(*parts)), dtype=np.int32)
+    at = [together.ctypes.data + together.itemsize * start for start in ends]
+    return ForwardBatch(
+        ids=together[: ends[1]],
+        positions=together[ends[1] : ends[2]],
+        seq_starts=together[ends[2] : ends[3]],
+        block_tables=tables,
+        logit_rows=together[ends[3] :],
+        addresses=(*at[:3], tables.ctypes.data, at[3]),
+    )

@@ -134,7 +134,7 @@ def _drafts(
         params = SamplingParams(temperature=0)
         request = Request(id="doctor", prompt_ids=[anchor], params=params, tokens=[anchor])
         block = logits[index].to(device), hidden[index].to(device)
-        output = BlockOutput(best[index], torch.zeros(0), *block)
+        output = BlockOutput(best[index].tolist(), (), *block)
         drawn = selector.walk(request, output, slice(0, len(best[index])), "argmax")
         paths.append([each.token for each in drawn])
     return torch.tensor(paths)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,8 +18,8 @@ class BlockOutput:
     """The output of a draft forward for its `logit_rows`, the mask slots. The tensors may be views
     of buffers that the next forward overwrites."""
 
-    argmax: Tensor  # int64 [outputs], token ids
-    confidence: Tensor  # float32 [outputs], the largest probability
+    argmax: Sequence[int]  # [outputs], token ids
+    confidence: Sequence[float]  # [outputs], the largest probability
     # float32 [outputs, rows of the head] when asked for; a cut head's column j is `head_ids[j]`
     logits: Tensor | None = None
     hidden: Tensor | None = None  # [outputs, hidden] after the final norm, of a DFlash 2 drafter
@@ -34,9 +34,9 @@ class DFlashNetwork(PagedNetwork, Protocol):
     head_ids: Tensor | None  # token ids of a cut head, ascending
     dtype: torch.dtype
 
-    def inject(self, features: Tensor, positions: np.ndarray, slots: np.ndarray) -> None:
+    def inject(self, features: Tensor, positions: Sequence[int], slots: Sequence[int]) -> None:
         """Write keys and values of context rows, for all layers: features [rows, K * hidden] of
-        tokens at int32 `positions` [rows], into KV slots int32 `slots` [rows]."""
+        tokens at `positions` [rows], into the KV slots `slots` [rows]."""
 
     def draft(self, batch: ForwardBatch, *, logits: bool = False) -> BlockOutput:
         """Compute blocks: in each sequence the anchor and then mask tokens, at their positions,

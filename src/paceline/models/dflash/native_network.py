@@ -4,6 +4,8 @@ injecting context and for drafting."""
 from __future__ import annotations
 
 import ctypes
+import struct
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -16,10 +18,12 @@ from paceline.models.dflash.checkpoint import DFlashCheckpoint
 from paceline.models.dflash.config import DFlashConfig
 from paceline.models.dflash.module import capped
 from paceline.models.dflash.tensors import CONVOLUTIONS, FC, HIDDEN_NORM, NORM, layer_prefix
-from paceline.models.native_network import KernelNetwork, NativeNetwork, address, read_bytes
+from paceline.models.native_network import KernelNetwork, NativeNetwork, read_bytes
 from paceline.models.packed_weights import PackedMatrix, Packer, Shape, layer_shapes, take
 from paceline.models.quantized import Recipe
 from paceline.models.weights import Weights
+
+CONTEXT = struct.Struct("@6q")  # the fields of abi.Context, written at once
 
 # The small matrices of convolutions stay in bf16: no recipe names them.
 
@@ -40,6 +44,9 @@ class NativeDFlash(KernelNetwork):
         self.head_ids, self.dtype, self._target = head_ids, torch.bfloat16, target
         shapes = _matrix_shapes(config, head_ids)
         super().__init__(target.library, config.layers, shapes, recipe, max_positions)
+        self._head_array = None if head_ids is None else head_ids.numpy()
+        self._context = abi.Context()
+        self._make_room(config.max_draft_len)
         self._pack(checkpoint.weights)
         self._share(checkpoint.mask_embedding)
         self.weight_bytes = self._packer.bytes
@@ -50,29 +57,28 @@ class NativeDFlash(KernelNetwork):
             self.streamed_parts[Part.HEAD] = target.head.packed.nbytes
         self.streamed_bytes = sum(self.streamed_parts.values())
 
-    def inject(self, features: Tensor, positions: np.ndarray, slots: np.ndarray) -> None:
-        self._check(positions)
-        features = features.to(torch.bfloat16)
-        if features.stride(1) != 1:
-            features = features.contiguous()
-        context = abi.Context(
-            rows=len(positions),
-            stride=features.stride(0),
-            threads=torch.get_num_threads(),
-            features=features.data_ptr(),
-            positions=address(positions),
-            slots=address(slots),
-        )
-        if self.library.pl_inject(self._structure_ref, ctypes.byref(context), self._workspace):
-            raise MemoryError(f"no memory to inject {len(positions)} rows")
+    def inject(self, features: Tensor, positions: Sequence[int], slots: Sequence[int]) -> None:
+        rows, last = len(positions), max(positions)
+        if last >= self.max_positions:
+            raise ValueError(f"position {last} is past {self.max_positions - 1}")
+        if features.dtype != torch.bfloat16 or features.stride(1) != 1:
+            features = features.to(torch.bfloat16).contiguous()
+        places = np.array([*positions, *slots], dtype=np.int32)
+        at = places.ctypes.data
+        sizes = rows, features.stride(0), torch.get_num_threads()
+        addresses = features.data_ptr(), at, at + rows * places.itemsize
+        CONTEXT.pack_into(self._context, 0, *sizes, *addresses)
+        context = ctypes.byref(self._context)
+        if self.library.pl_inject(self._structure_ref, context, self._workspace):
+            raise MemoryError(f"no memory to inject {rows} rows")
 
     def draft(self, batch: ForwardBatch, *, logits: bool = False) -> BlockOutput:
-        self._check(batch.positions)
+        self._check(batch.positions, batch.block_tables.shape[1])
         outputs, softcap = len(batch.logit_rows), self.config.softcap
         later = 1.0 if self.config.second is None else self.config.output_multiplier
         processed = softcap is not None or later != 1.0
-        argmax = self._buffer("argmax", outputs, dtype=torch.int64)
-        confidence = self._buffer("confidence", outputs)
+        if outputs > len(self._argmax):
+            self._make_room(outputs)
         self._batch.logits = scores = hidden = None
         if logits or processed:
             scores = self._buffer("logits", outputs, self.structure.vocab)
@@ -80,15 +86,23 @@ class NativeDFlash(KernelNetwork):
             size = self.structure.hidden
             hidden = self._buffer("hidden", outputs, size, dtype=torch.bfloat16)
         self._run(batch)
+        columns, confidence = self._argmax[:outputs], self._confidence[:outputs].tolist()
         if scores is not None and processed:
             scores = capped(scores * later, softcap)
-            confidence = torch.exp(scores.amax(-1) - scores.logsumexp(-1))
+            confidence = torch.exp(scores.amax(-1) - scores.logsumexp(-1)).tolist()
+        ids = columns if self._head_array is None else self._head_array[columns]
         return BlockOutput(
-            argmax=argmax if self.head_ids is None else self.head_ids[argmax],
+            argmax=ids.tolist(),
             confidence=confidence,
             logits=scores if logits else None,
             hidden=hidden,
         )
+
+    def _make_room(self, outputs: int) -> None:
+        """Let the kernels write the drafts of so many slots. To read them from numpy takes a
+        fraction of what it takes to read tensors."""
+        self._argmax = self._buffer("argmax", outputs, dtype=torch.int64).numpy()
+        self._confidence = self._buffer("confidence", outputs).numpy()
 
     def read_weights(self) -> None:
         arena = self._packer.arena

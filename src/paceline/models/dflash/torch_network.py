@@ -3,6 +3,8 @@ that the fused kernels are judged by, and the path for CUDA and float32."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -70,7 +72,7 @@ class TorchDFlash(DecoderStack):
         self.weight_bytes = self.streamed_bytes - borrowed + self.fc.bytes + self.context.bytes
 
     @torch.no_grad()
-    def inject(self, features: Tensor, positions: np.ndarray, slots: np.ndarray) -> None:
+    def inject(self, features: Tensor, positions: Sequence[int], slots: Sequence[int]) -> None:
         """Write K and V of context rows for all layers, by one projection (SGLang and vLLM do the
         same): hidden_norm(fc(features)) is the same for every layer, and sees no layer's input
         norm."""
@@ -80,8 +82,7 @@ class TorchDFlash(DecoderStack):
         context = self._norm(self.fc(padded.to(self.device, self.dtype)), self.hidden_norm)
         projected = self.context(context)[:rows]
         projected = projected.view(rows, shape.num_layers, 2, shape.num_kv_heads, shape.head_dim)
-        at = torch.from_numpy(positions.astype(np.int64)).to(self.device)
-        where = torch.from_numpy(slots.astype(np.int64)).to(self.device)
+        at, where = (torch.tensor(places, device=self.device) for places in (positions, slots))
         angles = self.cos.index_select(0, at), self.sin.index_select(0, at)
         for index, (layer, (keys, values)) in enumerate(zip(self.layers, self.kv, strict=True)):
             k, v = projected[:, index].unbind(1)
@@ -107,8 +108,8 @@ class TorchDFlash(DecoderStack):
             argmax = scores.argmax(-1)
         top = scores.gather(1, argmax[:, None])[:, 0]
         return BlockOutput(
-            argmax=argmax if self.head_ids is None else self.head_ids[argmax.cpu()],
-            confidence=torch.exp(top - scores.logsumexp(-1)),
+            argmax=(argmax if self.head_ids is None else self.head_ids[argmax.cpu()]).tolist(),
+            confidence=torch.exp(top - scores.logsumexp(-1)).tolist(),
             logits=scores if logits else None,
             hidden=hidden[: len(batch.logit_rows)],
         )
