@@ -252,15 +252,14 @@ struct Forward {
         seen.sight = plan.sight;
         {
             const AttentionTiles tiles;
-            const int64_t count = (int64_t)plan.items.size();
-            worker.share(count, [&](int64_t i) {
+            auto items = [&](int run) { return plan.items_of(run, worker.team.size); };
+            auto count = [&](int run) { return items(run).second - items(run).first; };
+            worker.share_runs(count, [&](int run, int64_t place) {
+                const auto [begin, end] = items(run);
+                const AttentionItem *item = begin + place, *after = item + 1;
                 NextItem next{};
-                if (i + worker.team.size < count) {
-                    next.item = &plan.items[i + worker.team.size];
-                    next.kv = blocks_of(*next.item, layer);
-                }
-                const AttentionItem& item = plan.items[i];
-                attention_item(seen, item, blocks_of(item, layer), next, scratch(worker));
+                if (after < end) next = {after, blocks_of(*after, layer)};
+                attention_item(seen, *item, blocks_of(*item, layer), next, scratch(worker));
             });
         }
         worker.barrier(first_panels(worker, layer.o));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "attention.h"
@@ -14,11 +15,13 @@ constexpr int64_t kLeastQueries = 12;  // rows x heads of such a piece: two tile
 struct Plan {
     Sight sight{};
     std::vector<AttentionItem> items;
+    std::vector<int64_t> before;          // work before each item, and in all
     std::vector<AttentionItem> combines;  // rows whose chunks were shared among items
     int64_t slots = 0;                    // partials that the shared chunks need room for
 
     void make(const PlBatch& batch, int64_t kv_heads, int64_t group) {
         items.clear();
+        before.assign(1, 0);
         combines.clear();
         slots = 0;
         const int64_t most = most_rows(batch, kv_heads, group);
@@ -47,6 +50,18 @@ struct Plan {
         };
         std::stable_sort(items.begin(), items.end(),
                          [&](auto& a, auto& b) { return work(a) > work(b); });
+        for (const AttentionItem& item : items) before.push_back(before.back() + work(item));
+    }
+
+    // Begin and end of a thread's items: an equal share of the work. They are adjacent, since the
+    // heads of a sequence lie side by side in memory, which is read faster where one thread goes
+    // from one to the next.
+    std::pair<const AttentionItem*, const AttentionItem*> items_of(int run, int team) const {
+        auto first = [&](int64_t run) {
+            const int64_t least = ceil_div(before.back() * run, team);
+            return std::lower_bound(before.begin(), before.end(), least) - before.begin();
+        };
+        return {items.data() + first(run), items.data() + first(run + 1)};
     }
 
   private:
