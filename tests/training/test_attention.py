@@ -2,60 +2,31 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 import torch
 
-from paceline.models.config import Attention
 from paceline.models.dflash.config import read_dflash_config
-from paceline.models.dflash.module import Dense, DFlashModule
+from paceline.models.dflash.module import DFlashModule
 from paceline.training import attention as attention_module
-from paceline.training.attention import PackedAttention
-from paceline.training.packs import Pack, Pick, draw_anchors, make_pack
+from paceline.training import form as form_module
+from paceline.training.attention import PackedAttention, attention_over
+from paceline.training.flex_attention import FlexAttention
+from paceline.training.packs import Pack
 from paceline.training.padded_attention import PaddedAttention
-from paceline.training.seen import Seen
+from paceline.training.run import prepare
+from paceline.training.workers import Workers
 from tests.models.dflash.tiny import config_json, random_drafter_weights
-from tests.training.twins import random_text
+from tests.training.attention_twin import KINDS, MASK, dense, flex_by_tiles, rows, small_pack
+from tests.training.runs import config
+from tests.training.twins import SIZE
 
-KINDS = [
-    Attention(None, False),
-    Attention(None, True),
-    Attention(5, False),
-    Attention(9, True),
-]
-SIZE, MASK = 6, 250
+FORMS = [PackedAttention, PaddedAttention, flex_by_tiles]
 
 
-def small_pack(features: int = 8, prompt: int = 4, window: int | None = None) -> Pack:
-    texts = [random_text(tokens, prompt, 256, n) for n, tokens in enumerate((40, 18, 61))]
-    picks = [Pick(text, draw_anchors(text, 19, 0, 0)) for text in texts]
-    generator = torch.Generator().manual_seed(3)
-    parts = [torch.randn(len(text), features, generator=generator) for text in texts]
-    return make_pack(picks, [Seen(part) for part in parts], SIZE, MASK, window)
-
-
-def rows(pack: Pack, heads: int, seed: int, keys: bool) -> torch.Tensor:
-    count = pack.ids.numel() + (len(pack.tokens) if keys else 0)
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(count, heads, 16, generator=generator, requires_grad=True)
-
-
-def dense(pack: Pack, kind: Attention, q, k, v) -> torch.Tensor:
-    """Text by text, by the plain twin."""
-    mixed = []
-    for (start, end), (first, last) in zip(pack.context, pack.blocks, strict=True):
-        own = slice(first * SIZE, last * SIZE)
-        shifted = slice(len(pack.tokens) + first * SIZE, len(pack.tokens) + last * SIZE)
-        twin = Dense(
-            pack.tokens[start:end], pack.anchors[first:last], pack.ids[first:last, :, None]
-        )
-        keys = [torch.cat((part[start:end], part[shifted])) for part in (k, v)]
-        mixed.append(twin(kind, q[own], *keys))
-    return torch.cat(mixed)
-
-
-@pytest.mark.parametrize("form", [PackedAttention, PaddedAttention])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_a_pack_sees_what_the_mask_of_everything_shows(kind, form, monkeypatch):
     monkeypatch.setattr(attention_module, "GROUP", 7)  # several groups, the last one smaller
@@ -70,7 +41,7 @@ def test_a_pack_sees_what_the_mask_of_everything_shows(kind, form, monkeypatch):
         torch.testing.assert_close(ours, twin, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("form", [PackedAttention, PaddedAttention])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kind", KINDS[2:], ids=str)
 def test_a_pack_needs_no_more_than_a_window_of_context(kind, form, monkeypatch):
     """Texts that are cut before the window of their first anchor: the same values, and the same
@@ -98,6 +69,27 @@ def test_a_pack_needs_no_more_than_a_window_of_context(kind, form, monkeypatch):
         strict=True,
     ):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("setting", "form"),
+    [("auto", PackedAttention), ("padded", PaddedAttention), ("flex", FlexAttention)],
+)
+def test_a_run_has_the_form_of_its_setting(setting, form, target, trainset, tmp_path, monkeypatch):
+    settings = config(target, trainset, tmp_path, steps=1)
+    object.__setattr__(settings, "attention", setting)  # flex is refused on a CPU
+    made = []
+
+    def noted(*given):
+        made.append(attention_over(*given))
+        return made[-1]
+
+    monkeypatch.setattr(form_module, "attention_over", noted)
+    trainer = prepare(settings, Workers("cpu"))
+    no_backward = pytest.raises(Exception, match="does not support backward on CPU")
+    with no_backward if setting == "flex" else nullcontext():
+        trainer.take_step()
+    assert {type(attend) for attend in made} == {form}
 
 
 @pytest.mark.cuda

@@ -1,4 +1,4 @@
-"""A drafter whose layers torch compiles learns as one whose layers it runs as they are."""
+"""A drafter whose layers or attention torch compiles learns as one that it runs as it is."""
 
 from __future__ import annotations
 
@@ -53,3 +53,17 @@ def test_compiled_layers_learn_the_same(generation, device, target, trainset, tm
     # Negative control: a step fewer is seen.
     fewer = weights(target, trainset, tmp_path / "fewer", steps=7, **options)
     assert not all(torch.allclose(fewer[n], plain[n], rtol=RTOL, atol=ATOL) for n in plain)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("compile", [False, True])
+def test_flex_attention_learns_what_the_padded_form_does(compile, target, trainset, tmp_path):
+    options = {"device": "cuda", "dtype": "float32", "optimizer": "adamw"}
+    padded = weights(target, trainset, tmp_path / "padded", **options)
+    options |= {"attention": "flex", "compile": compile}
+    flex = weights(target, trainset, tmp_path / "flex", **options)
+    for name, value in padded.items():
+        torch.testing.assert_close(flex[name], value, rtol=RTOL, atol=ATOL)
+    fewer = weights(target, trainset, tmp_path / "fewer", steps=7, **options)
+    assert not all(torch.allclose(fewer[n], padded[n], rtol=RTOL, atol=ATOL) for n in padded)

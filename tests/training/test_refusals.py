@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
 
 from paceline.core import InvalidRequest
 from paceline.dataset.training_set import read_manifest, read_rows, write_manifest
+from paceline.training import run
 from paceline.training.run import train
 from tests.training.conftest import PROMPTS, write_set
 from tests.training.runs import config, quiet
@@ -36,6 +38,8 @@ from tests.training.runs import config, quiet
         ("target_engine", "mlx", "got 'mlx'; expected 'paceline', .* or 'sglang'"),
         ("target_url", "http://a:1", "target_url: got 'http://a:1'; expected target_engine sglang"),
         ("features_only", True, "features_only: got true; expected features_folder beside it"),
+        ("attention", "dense", "attention: got 'dense'; expected 'auto', 'padded' or 'flex'"),
+        ("attention", "flex", "attention: got 'flex'; expected auto or padded, .* on a CPU"),
         ("target_devices", 2, "target_devices: got 2; expected target_engine vllm beside it"),
         ("target_python", "python3", "target_python: got 'python3'; expected target_engine vllm"),
     ],
@@ -43,6 +47,15 @@ from tests.training.runs import config, quiet
 def test_settings_that_cannot_be_are_refused_by_name(field, value, match, target, tmp_path):
     with pytest.raises(InvalidRequest, match=match):
         config(target, tmp_path, tmp_path / "run", steps=1, **{field: value})
+
+
+@pytest.mark.parametrize(("field", "value"), [("compile", True), ("attention", "flex")])
+def test_what_compiles_on_cuda_asks_for_triton(field, value, target, tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "find_spec", lambda name: None)
+    plain = config(target, tmp_path, tmp_path / "run", steps=1, device="cuda")
+    run.check_compiler(plain)
+    with pytest.raises(InvalidRequest, match=f"{field}: got .*, or the package triton installed"):
+        run.check_compiler(replace(plain, **{field: value}))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 A block's slots see their own text strictly before the anchor, and one another. Over everything side
 by side that mask is nearly empty, so no form builds it: on the CPU each text's context and its
 blocks are two small products under one softmax, on CUDA all texts together are two large products
-(padded_attention). `models.dflash.module.Dense` is the plain twin of both.
+(padded_attention), or one kernel that leaves out what nobody sees (flex_attention).
+`models.dflash.module.Dense` is the plain twin of all.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from dataclasses import dataclass
 import torch
 
 from paceline.models.config import Attention
+from paceline.models.dflash.module import Attend
+from paceline.training.flex_attention import FlexAttention
 from paceline.training.packs import Pack, first_seen
 from paceline.training.padded_attention import PaddedAttention
 
@@ -121,6 +124,11 @@ def _attend(
     return (mixed + near).permute(2, 0, 1, 3).reshape(rows, heads, dim)
 
 
-def attention_over(pack: Pack) -> PackedAttention | PaddedAttention:
-    """Return the form for the device of the pack."""
-    return PaddedAttention(pack) if pack.features.is_cuda else PackedAttention(pack)
+def attention_over(pack: Pack, form: str = "auto") -> Attend:
+    """Return the form of a name: padded, flex, or with auto the one that was measured on the
+    device of the pack."""
+    if form == "flex":
+        return FlexAttention(pack)
+    if form == "padded" or pack.features.is_cuda:
+        return PaddedAttention(pack)
+    return PackedAttention(pack)

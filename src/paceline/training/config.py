@@ -195,6 +195,11 @@ class TrainConfig:
     )
     device: Literal["cpu", "cuda"] = about("device to compute on", "cpu")
     compile: bool = about("compile the drafter's layers with torch.compile", False)
+    attention: Literal["auto", "padded", "flex"] = about(
+        "form of the drafter's attention: padded texts, or flex on CUDA, without scores in memory; "
+        "auto takes what was measured",
+        "auto",
+    )
     seed: Annotated[int, Between(0, (1 << 63) - 1)] = about("decides weights, order and anchors", 0)
     eval_every: Count = about("steps between evaluations", 200)
     eval_texts: Count = about("texts of each set that are evaluated", 64)
@@ -236,6 +241,9 @@ class TrainConfig:
         if self.shard_target and self.target_engine not in (None, "transformers"):
             expected = "transformers beside shard_target, which spreads it"
             yield InvalidRequest("target_engine", self.target_engine, expected)
+        if self.attention == "flex" and self.device == "cpu":
+            expected = "auto or padded, or device cuda: on a CPU flex has no backward pass"
+            yield InvalidRequest("attention", self.attention, expected)
         if self.soft and self.features_alone:
             engine = self.target_engine
             expected = f"paceline or transformers: {engine} does not show the target's distribution"

@@ -84,6 +84,7 @@ class TrainingForm(nn.Module):
 
     `mask_embedding` float [hidden] replaces the row of the mask token where a checkpoint has one.
     `start` is the drafter that the run began with, where the objective compares with it.
+    `attention` names the form of the drafter's attention (`attention_over`).
     """
 
     def __init__(
@@ -96,11 +97,13 @@ class TrainingForm(nn.Module):
         mask_embedding: torch.Tensor | None = None,
         autocast: bool = True,
         start: DFlashModule | None = None,
+        attention: str = "auto",
     ) -> None:
         super().__init__()
         self.drafter, self.config = drafter, drafter.config
         self._embedding, self.head, self._objective = embedding, head, objective
         self.mask_embedding, self._autocast = mask_embedding, autocast
+        self._attention = attention
         # In a tuple, since a module would be a part of the form.
         self._start = None if start is None else (start.requires_grad_(False),)
 
@@ -117,7 +120,7 @@ class TrainingForm(nn.Module):
         device = pack.features.device.type
         with torch.autocast(device, torch.bfloat16, enabled=self._autocast):
             features = pack.features if self._autocast else pack.features.float()
-            attend = attention_over(pack)
+            attend = attention_over(pack, self._attention)
             hidden = drafter.run(features, pack.tokens, embedded, pack.anchors, attend)
         return hidden[:, 1:].contiguous()  # bf16 products of a view copy the head, slot by slot
 

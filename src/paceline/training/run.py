@@ -146,8 +146,7 @@ def check_place(config: TrainConfig) -> None:
     check_device(config.device)
     for name in config.trackers:
         tracker_package(name)
-    if config.compile:
-        check_compiler(config.device)
+    check_compiler(config)
     folder = config.folder
     if folder.exists() and not folder.is_dir():
         raise InvalidRequest("out", config.out, "a folder, new or of the same run")
@@ -156,11 +155,17 @@ def check_place(config: TrainConfig) -> None:
         raise InvalidRequest("out", config.out, expected)
 
 
-def check_compiler(device: str) -> None:
+def check_compiler(config: TrainConfig) -> None:
     """Raise InvalidRequest where torch.compile lacks what it compiles with."""
-    if device == "cuda" and find_spec("triton") is None:
-        raise InvalidRequest("compile", True, "false, or the package triton installed")
-    if device == "cpu":
+    if config.device == "cuda" and find_spec("triton") is None:
+        for name, compiles, without in (
+            ("compile", config.compile, "false"),
+            ("attention", config.attention == "flex", "auto or padded"),
+        ):
+            if compiles:
+                expected = f"{without}, or the package triton installed"
+                raise InvalidRequest(name, getattr(config, name), expected)
+    if config.device == "cpu" and config.compile:
         try:
             build.find_compiler()
         except build.BuildError as error:
@@ -233,6 +238,7 @@ def prepare(
         mask_embedding=None if checkpoint is None else checkpoint.mask_embedding,
         autocast=computed is torch.bfloat16,
         start=deepcopy(drafter) if config.on_policy else None,
+        attention=config.attention,
     )
     if config.compile:
         for layer in drafter.layers:
