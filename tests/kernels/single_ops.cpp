@@ -92,9 +92,10 @@ void op_int8_linear(const PlMatrix* w, const uint16_t* x, int64_t rows, int64_t 
 }
 
 // Writes the first `room` work items of attention over a batch, each as its sequence, KV head, rows
-// q0…q1-1 and chunks c0…c1-1; returns how many there are.
-int64_t op_plan(const PlBatch* batch, int64_t kv_heads, int64_t group, int32_t* items,
-                int64_t room) {
+// q0…q1-1 and chunks c0…c1-1; returns how many there are. The items of thread t in a team are those
+// from ends[t - 1] (0 for the first) to ends[t].
+int64_t op_plan(const PlBatch* batch, int64_t kv_heads, int64_t group, int32_t* items, int64_t room,
+                int64_t team, int64_t* ends) {
     Plan plan;
     plan.make(*batch, kv_heads, group);
     const auto count = (int64_t)plan.items.size();
@@ -102,6 +103,12 @@ int64_t op_plan(const PlBatch* batch, int64_t kv_heads, int64_t group, int32_t* 
         const AttentionItem& item = plan.items[i];
         for (int32_t value : {item.sequence, item.kv_head, item.q0, item.q1, item.c0, item.c1})
             *items++ = value;
+    }
+    const AttentionItem* done = plan.items.data();
+    for (int64_t t = 0; t < team; t++) {
+        const auto [begin, end] = plan.items_of((int)t, (int)team);
+        if (begin != done) return -1;
+        *ends++ = (done = end) - plan.items.data();
     }
     return count;
 }
@@ -113,7 +120,7 @@ void op_attend(const PlModel* model, const PlBatch* batch, const PlLayer* cache,
                const float* values, const uint16_t* queries, uint16_t* out) {
     const int64_t dim = model->head_dim, kv_heads = model->kv_heads,
                   group = model->heads / kv_heads;
-    const int64_t kv_block = kv_heads * dim * kBlockTokens / 2;
+    const int64_t words = key_words(dim);
     Plan plan;
     plan.sight = {cache->window, cache->bidirectional};
     plan.make(*batch, kv_heads, group);
@@ -123,10 +130,9 @@ void op_attend(const PlModel* model, const PlBatch* batch, const PlLayer* cache,
         const int64_t position = batch->positions[row];
         for (int64_t h = 0; h < kv_heads; h++) {
             const int64_t from = (row * kv_heads + h) * dim;
-            const int64_t at =
-                table[position / kBlockTokens] * kv_block + h * dim * kBlockTokens / 2;
+            const int64_t block = table[position / kBlockTokens] * kv_heads + h;
             write_kv(keys + from, values + from, dim, (int)(position % kBlockTokens),
-                     cache->k_cache + at, cache->v_cache + at);
+                     cache->kv + block * 2 * words);
         }
     }
     Buffer partials;
@@ -148,9 +154,9 @@ void op_attend(const PlModel* model, const PlBatch* batch, const PlLayer* cache,
         {
             const AttentionTiles tiles;
             auto blocks_of = [&](const AttentionItem& item) {
-                return KVBlocks{cache->k_cache, cache->v_cache,
-                                batch->block_tables + item.sequence * batch->table_stride, kv_block,
-                                item.kv_head * dim * kBlockTokens / 2};
+                return KVBlocks{cache->kv + item.kv_head * 2 * words,
+                                batch->block_tables + item.sequence * batch->table_stride,
+                                kv_heads * 2 * words, words};
             };
             const int64_t count = (int64_t)plan.items.size();
             worker.share(count, [&](int64_t i) {

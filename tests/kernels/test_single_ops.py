@@ -125,7 +125,7 @@ def test_kv_write_and_attention_and_their_rows(
         )
 
     cache = torch.zeros(2, 2 * width * BLOCK_SIZE * kv_heads * dim, dtype=torch.bfloat16)
-    layer = abi.Layer(k_cache=cache[0].data_ptr(), v_cache=cache[1].data_ptr())
+    layer = abi.Layer(kv=cache.data_ptr())
     model = abi.Model(heads=heads, kv_heads=kv_heads, head_dim=dim, scale=dim**-0.5)
 
     def fused(*parts: tuple[int, int, int]) -> torch.Tensor:
@@ -172,19 +172,28 @@ def twin(
 
 
 def work_items(
-    ops: ctypes.CDLL, rows: list[int], kv_heads: int, group: int, threads: int, before: int
-) -> np.ndarray:
-    """The items of sequences of so many rows behind `before` tokens each:
-    [items, (sequence, KV head, first row, end, first chunk, end)]."""
-    positions = np.concatenate([before + np.arange(count, dtype=np.int32) for count in rows])
+    ops: ctypes.CDLL,
+    rows: list[int],
+    kv_heads: int,
+    group: int,
+    threads: int,
+    before: int | list[int],
+    team: int = 1,
+) -> tuple[np.ndarray, list[int]]:
+    """The items of sequences of so many rows behind `before` tokens each, [items, (sequence, KV
+    head, first row, end, first chunk, end)], and where those of each thread of a team end."""
+    contexts = [before] * len(rows) if isinstance(before, int) else before
+    spans = zip(contexts, rows, strict=True)
+    positions = np.concatenate([n + np.arange(count, dtype=np.int32) for n, count in spans])
     seq_starts = np.cumsum([0, *rows]).astype(np.int32)
     batch = abi.Batch(rows=sum(rows), sequences=len(rows), threads=threads)
     batch.positions, batch.seq_starts = positions.ctypes.data, seq_starts.ctypes.data
     items = np.zeros((1000, 6), np.int32)
-    sizes = map(ctypes.c_int64, (kv_heads, group))
-    count = ops.op_plan(ctypes.byref(batch), *sizes, at(items), ctypes.c_int64(len(items)))
-    assert count <= len(items)
-    return items[:count]
+    ends = np.zeros(team, np.int64)
+    heads, sizes = map(ctypes.c_int64, (kv_heads, group)), map(ctypes.c_int64, (len(items), team))
+    count = ops.op_plan(ctypes.byref(batch), *heads, at(items), *sizes, at(ends))
+    assert 0 <= count <= len(items)
+    return items[:count], ends.tolist()
 
 
 @pytest.mark.parametrize(
@@ -209,16 +218,32 @@ def test_work_items_of_attention_go_evenly_round_the_threads(
     items: int,
     longest: int,
 ) -> None:
-    made = work_items(ops, rows, kv_heads, group, threads, before=40)
+    made, _ = work_items(ops, rows, kv_heads, group, threads, before=40)
     assert (len(made), (made[:, 3] - made[:, 2]).max()) == (items, longest)
     check_whole(made, rows, kv_heads, chunks=1)
 
 
 def test_few_rows_behind_a_long_context_share_its_chunks(ops: ctypes.CDLL) -> None:
     """Three items for two threads would leave one of them idle."""
-    made = work_items(ops, [1], 3, 3, 2, before=1023)
+    made, _ = work_items(ops, [1], 3, 3, 2, before=1023)
     assert len(made) == 9
     check_whole(made, [1], 3, chunks=4)
+
+
+@pytest.mark.parametrize("team", [1, 2, 3, 7])
+@pytest.mark.parametrize(
+    "contexts", [[200] * 32, [10], [5000, 20, 20, 20], [10, 300, 700, 1500, 40]], ids=str
+)
+def test_threads_get_equal_runs_of_adjacent_items(
+    ops: ctypes.CDLL, contexts: list[int], team: int
+) -> None:
+    """Of a team that is smaller than what was asked for, too."""
+    made, ends = work_items(ops, [1] * len(contexts), 3, 3, 7, contexts, team)
+    assert ends[-1] == len(made)
+    work = (made[:, 3] - made[:, 2]) * (made[:, 5] - made[:, 4])
+    runs = [work[a:b].sum() for a, b in zip([0, *ends], ends, strict=False)]
+    assert sum(runs) == work.sum()
+    assert max(abs(run - work.sum() / team) for run in runs) < work.max()
 
 
 def check_whole(made: np.ndarray, rows: list[int], kv_heads: int, chunks: int) -> None:

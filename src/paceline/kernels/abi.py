@@ -27,7 +27,7 @@ class Convolution(ctypes.Structure):
 class Layer(ctypes.Structure):
     _fields_ = (
         *_fields(Matrix, "qkv o gate_up down"),
-        *_fields(c_void_p, "attention_norm mlp_norm q_norm k_norm k_cache v_cache"),
+        *_fields(c_void_p, "attention_norm mlp_norm q_norm k_norm kv"),
         *_fields(c_int64, "window bidirectional"),
         *_fields(Convolution, "attention_convolution mlp_convolution"),
     )

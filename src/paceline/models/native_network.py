@@ -87,30 +87,28 @@ class KernelNetwork:
         self.record(OFF)
 
     def allocate_kv(self, num_blocks: int) -> None:
-        """Per layer, keys [block][kv_head][head_dim / 2][16 tokens][2] and values
-        [block][kv_head][8 token pairs][head_dim][2], bf16. Pages are taken as they are written."""
+        """Per layer bf16 [block][kv_head]: keys [head_dim / 2][16 tokens][2] and then values
+        [8 token pairs][head_dim][2]. Pages are taken as they are written."""
         self._kv = None  # freed first: both might not fit
         config = self._shape
         size = num_blocks * self._block_bytes
-        self._kv = Arena(2 * config.num_layers * padded(size, PAGE))
+        self._kv = Arena(config.num_layers * padded(size, PAGE))
         for layer in self._layers:
-            layer.k_cache = self._kv.take(size).data_ptr()
-            layer.v_cache = self._kv.take(size).data_ptr()
+            layer.kv = self._kv.take(size).data_ptr()
         self.num_blocks = num_blocks
 
     @property
     def _block_bytes(self) -> int:
-        """Of a layer's keys, and of its values."""
-        return BLOCK_SIZE * self._shape.num_kv_heads * self._shape.head_dim * 2
+        """Of a layer's keys and values."""
+        return 2 * BLOCK_SIZE * self._shape.num_kv_heads * self._shape.head_dim * 2
 
     def clear_kv(self, num_blocks: int) -> None:
         for layer in self._layers:
-            for cache in (layer.k_cache, layer.v_cache):
-                ctypes.memset(cache, 0, min(num_blocks, self.num_blocks) * self._block_bytes)
+            ctypes.memset(layer.kv, 0, min(num_blocks, self.num_blocks) * self._block_bytes)
 
     def copy_blocks(self, sources: Sequence[int], targets: Sequence[int]) -> None:
         assert self._kv is not None, "there are blocks"
-        caches = self._kv.data[: self._kv.used].view(2 * len(self._layers), -1)
+        caches = self._kv.data[: self._kv.used].view(len(self._layers), -1)
         blocks = caches[:, : self.num_blocks * self._block_bytes]
         blocks = blocks.view(torch.int64).view(len(blocks), self.num_blocks, -1)
         blocks[:, list(targets)] = blocks[:, list(sources)]

@@ -26,8 +26,9 @@ struct PlLayer {
     const float* mlp_norm;
     const float* q_norm;  // [head_dim] or null
     const float* k_norm;
-    uint32_t* k_cache;      // [blocks][kv_heads][head_dim / 2][16 tokens][2] bf16
-    uint32_t* v_cache;      // [blocks][kv_heads][8 token pairs][head_dim][2] bf16
+    // bf16 [blocks][kv_heads], of each keys [head_dim / 2][16 tokens][2], and behind them values
+    // [8 token pairs][head_dim][2].
+    uint32_t* kv;
     int64_t window;         // positions to either side that a row sees, its own included; 0: all
     int64_t bidirectional;  // rows see the whole of what their sequence brings to the forward
     PlConvolution attention_convolution, mlp_convolution;

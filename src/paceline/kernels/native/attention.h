@@ -57,18 +57,18 @@ struct AttentionShape {
     float* partials;  // per slot: [rows of the item][head_dim + 2]
 };
 
-struct KVBlocks {
-    const uint32_t* keys;
-    const uint32_t* values;
-    const int32_t* table;
-    int64_t block_stride, head_offset;  // in uint32
+// Words of a block's keys for one KV head. Its values, as many, lie behind them: attention needs
+// both, and memory is read faster in one piece.
+inline int64_t key_words(int64_t head_dim) { return head_dim * kBlockTokens / 2; }
 
-    const uint32_t* key(int64_t block) const {
-        return keys + table[block] * block_stride + head_offset;
-    }
-    const uint32_t* value(int64_t block) const {
-        return values + table[block] * block_stride + head_offset;
-    }
+// The blocks of a sequence for one KV head.
+struct KVBlocks {
+    const uint32_t* first;  // the head's keys in block 0 of all
+    const int32_t* table;
+    int64_t stride, words;  // of a block, and of its keys for the head
+
+    const uint32_t* key(int64_t block) const { return first + table[block] * stride; }
+    const uint32_t* value(int64_t block) const { return key(block) + words; }
 };
 
 // s[R][B * 16] = q . K over B blocks of 16 tokens. `ahead`: blocks to fetch on the way, or null.

@@ -19,7 +19,7 @@ struct Forward {
     int64_t attention_stride = padded(model.heads * model.head_dim);
     int64_t inter_stride = padded(model.intermediate);
     int64_t qkv_width = (model.heads + 2 * model.kv_heads) * model.head_dim;
-    int64_t kv_block = model.kv_heads * model.head_dim * kBlockTokens / 2;  // in uint32
+    int64_t head_words = 2 * key_words(model.head_dim);  // of a block's keys and values
     int64_t kernel_width = 2 * model.taps * model.groups;
     int64_t scratch_floats = 0;
 
@@ -229,10 +229,9 @@ struct Forward {
         turn(k, row, layer.k_norm);
         auto write_for = [&](int64_t sequence) {
             const int32_t* table = batch.block_tables + sequence * batch.table_stride;
-            const int64_t at =
-                table[position / kBlockTokens] * kv_block + h * dim * kBlockTokens / 2;
+            const int64_t block = table[position / kBlockTokens] * model.kv_heads + h;
             write_kv(k, k + model.kv_heads * dim, dim, (int)(position % kBlockTokens),
-                     layer.k_cache + at, layer.v_cache + at);
+                     layer.kv + block * head_words);
         };
         write_for(space.sequence_of[row]);
         if (batch.share_starts)
@@ -241,9 +240,9 @@ struct Forward {
     }
 
     KVBlocks blocks_of(const AttentionItem& item, const PlLayer& layer) const {
-        return {layer.k_cache, layer.v_cache,
-                batch.block_tables + item.sequence * batch.table_stride, kv_block,
-                item.kv_head * model.head_dim * kBlockTokens / 2};
+        return {layer.kv + item.kv_head * head_words,
+                batch.block_tables + item.sequence * batch.table_stride,
+                model.kv_heads * head_words, head_words / 2};
     }
 
     void attend(Worker& worker, const PlLayer& layer) {

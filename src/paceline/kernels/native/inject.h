@@ -62,10 +62,10 @@ struct Injection {
         head_norm(k, layer.k_norm, dim, model.epsilon);
         rotate(k, model.cos + position * model.rotary_half,
                model.sin + position * model.rotary_half, model.rotary_half);
-        const int64_t slot = context.slots[row], words = dim * kBlockTokens / 2;
-        const int64_t at = slot / kBlockTokens * model.kv_heads * words + head * words;
-        write_kv(k, k + kv_size, dim, (int)(slot % kBlockTokens), layer.k_cache + at,
-                 layer.v_cache + at);
+        const int64_t slot = context.slots[row];
+        const int64_t block = slot / kBlockTokens * model.kv_heads + head;
+        write_kv(k, k + kv_size, dim, (int)(slot % kBlockTokens),
+                 layer.kv + block * 2 * key_words(dim));
     }
 
     void run(Worker& worker) {

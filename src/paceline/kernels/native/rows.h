@@ -48,10 +48,11 @@ inline uint32_t bf16_pair(float low, float high) {
 
 // Writes one token's key and value (float32 [head_dim] each) to its place in a block.
 inline void write_kv(const float* key, const float* value, int64_t head_dim, int offset,
-                     uint32_t* key_block, uint32_t* value_block) {
+                     uint32_t* block) {
     for (int64_t d = 0; d < head_dim; d += 2)
-        key_block[d / 2 * kBlockTokens + offset] = bf16_pair(key[d], key[d + 1]);
-    uint16_t* to = (uint16_t*)(value_block + offset / 2 * head_dim) + offset % 2;
+        block[d / 2 * kBlockTokens + offset] = bf16_pair(key[d], key[d + 1]);
+    uint32_t* values = block + key_words(head_dim);
+    uint16_t* to = (uint16_t*)(values + offset / 2 * head_dim) + offset % 2;
     for (int64_t d = 0; d < head_dim; d++) to[2 * d] = float_to_bf16(value[d]);
 }
 
