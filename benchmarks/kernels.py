@@ -2,7 +2,8 @@
 
 Every figure is a share of a bound that is measured between the steps it judges.
 
-    python benchmarks/kernels.py MODEL [--repeats 15] [--prefill 512,4096]
+    python benchmarks/kernels.py MODEL [--repeats 15] [--prefill 512,4096] [--requests 8,32]
+        [--quantize int8]
 
 Other work on the machine only ever makes a step slower, so shares are taken of the best of the
 interleaved repeats; medians stand beside them and show how noisy the run was.
@@ -15,14 +16,17 @@ import ctypes
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
 from harness import machine
 
-from paceline.models.batch import BLOCK_SIZE, ForwardBatch
+from paceline.core.spans import OFF, Lane, Recording
+from paceline.models.batch import BLOCK_SIZE, ForwardBatch, Part
 from paceline.models.loader import load_model
-from paceline.models.native_network import NativeNetwork
+from paceline.models.native_network import NativeNetwork, read_bytes
+from paceline.models.quantized import recipe_of
 
 
 @dataclass
@@ -91,6 +95,57 @@ def small_steps(network: NativeNetwork, contexts: list[int], repeats: int) -> No
         )
 
 
+def of_requests(requests: int, context: int, vocab: int) -> ForwardBatch:
+    """One row each of so many requests behind `context` tokens, whose blocks lie in random order,
+    as they do in a server that has run for a while."""
+    generator = np.random.default_rng(0)
+    blocks = generator.permutation(requests * -(-(context + 1) // BLOCK_SIZE))
+    return ForwardBatch(
+        ids=generator.integers(0, vocab, requests).astype(np.int32),
+        positions=np.full(requests, context, dtype=np.int32),
+        seq_starts=np.arange(requests + 1, dtype=np.int32),
+        block_tables=blocks.astype(np.int32).reshape(requests, -1),
+        logit_rows=np.arange(requests, dtype=np.int32),
+    )
+
+
+def attention_of_many(
+    network: NativeNetwork, counts: list[int], contexts: list[int], repeats: int
+) -> None:
+    """Attention of decode steps of many requests, against a pure read of their keys and values."""
+    config = network.config
+    token = 4 * config.num_layers * config.num_kv_heads * config.head_dim  # bytes, in bf16
+    print("\n| requests | context | attention: share of the step | share of the read of its KV |")
+    print("|---|--:|--:|--:|")
+    for context in contexts:
+        for count in counts:
+            batch = of_requests(count, context, network.vocab_size)
+            size = token * (context + 1) * count
+            network.allocate_kv(batch.block_tables.size)
+            network.clear_kv(batch.block_tables.size)  # pages that were never written are not read
+            keys_and_values = torch.zeros(size, dtype=torch.uint8) + 1
+            lane = Recording().lane("engine")
+
+            def step(batch: ForwardBatch = batch, lane: Lane = lane) -> None:
+                with lane("forward"):
+                    network.forward(batch)
+
+            reads = partial(read_bytes, network.library, keys_and_values)
+            steps = {"read": Measured(reads), "step": Measured(step)}
+            network.record(lane)
+            interleave(steps, repeats)
+            network.record(OFF)
+            attention = dict.fromkeys((i for i, s in enumerate(lane.spans()) if s.parent < 0), 0)
+            for span in lane.spans():
+                if span.name == Part.ATTENTION:
+                    attention[span.parent] += span.duration
+            best = min(attention.values()) / 1e9
+            print(
+                f"| {count} | {context} | {best / steps['step'].best:.2f} "
+                f"| {steps['read'].best / best:.2f} |"
+            )
+
+
 def products_in_registers(network: NativeNetwork) -> tuple[Measured, float]:
     """Return a loop of nothing but bfloat16 products in registers, and the operations of a run."""
     threads, rounds = torch.get_num_threads(), 4_000_000
@@ -133,20 +188,30 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--contexts", default="128,512")
     parser.add_argument("--prefill", default="512,4096")
+    parser.add_argument("--requests", default="8,32", help="of decode steps, one row each")
+    parser.add_argument("--request-contexts", default="200,1000")
+    parser.add_argument("--quantize", choices=("int8",))
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     loaded = load_model(options.model)
-    lengths = [int(n) for n in options.prefill.split(",") if n]
-    contexts = [int(n) for n in options.contexts.split(",") if n]
-    longest = max(lengths + contexts)
-    network = NativeNetwork(loaded.config, loaded.weights, longest)
+    lengths, contexts, requests, request_contexts = (
+        [int(n) for n in numbers.split(",") if n]
+        for numbers in (
+            options.prefill, options.contexts, options.requests, options.request_contexts
+        )
+    )  # fmt: skip
+    longest = max(lengths + contexts + request_contexts) + 1
+    recipe = recipe_of(options.quantize, "cpu", "bfloat16")
+    network = NativeNetwork(loaded.config, loaded.weights, longest, recipe)
     network.allocate_kv(-(-longest // BLOCK_SIZE))
     print(f"{loaded.name}, kernel path {network.path}, {options.threads} threads ({machine()})")
     if contexts:
         small_steps(network, contexts, options.repeats)
     if lengths:
         prefill(network, lengths, max(2, options.repeats // 5))
+    if requests:
+        attention_of_many(network, requests, request_contexts, options.repeats)
 
 
 if __name__ == "__main__":
