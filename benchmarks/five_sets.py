@@ -153,9 +153,8 @@ def main() -> None:
             means = (geometric(values[name]) for values in (speeds, against))
             rows.append(("geometric mean", name, "", *(f"{mean:.2f}" for mean in means), ""))
         header = ["prompts", "drafts", "AL incl. bonus", "speed ÷ AR", "speed ÷ suffix", "texts"]
-        numbers = args.quantize or "bfloat16"
-        title = f"{args.model} ({numbers}), T={temperature:g}, up to {args.tokens} tokens, {args.policy}"
-        table(title, header, rows)
+        how = f"T={temperature:g}, up to {args.tokens} tokens, {args.policy}"
+        table(f"{args.model} in {args.quantize or 'bfloat16'}, {how}", header, rows)
 
 
 def geometric(values: Sequence[float]) -> float:
