@@ -119,7 +119,7 @@ def test_a_serving_path_that_computes_something_else_is_found(patient, monkeypat
     inject = torch_network.TorchDFlash.inject
 
     def late(self, features, positions, slots):
-        inject(self, features, positions + 1, slots)
+        inject(self, features, [place + 1 for place in positions], slots)
 
     monkeypatch.setattr(torch_network.TorchDFlash, "inject", late)
     report = diagnose(*patient)
