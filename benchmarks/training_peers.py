@@ -6,7 +6,9 @@
 SET is a folder of `paceline synth`, PYTHON the interpreter of an environment with `speculators`.
 Both sides train the same DFlash drafter on D-PACE's cross entropy, on the same texts with as many
 blocks, with the target's features in memory. `slots/s` counts the tokens that are learnt, a token
-once for every block that it stands in. Muon of torch, which `speculators` uses, computes in
+once for every block that it stands in. One side of ours learns the text's tokens, as Paceline does
+by default, another what `speculators` learns, the target's most likely tokens: `speculators` computes
+them in each step, Paceline keeps them with the features. Muon of torch, which `speculators` uses, computes in
 bfloat16, which a CPU without its instructions emulates: there `--optimizer adamw` is fair.
 
 With `--losses` both begin from the same weights, and take that many steps on the same blocks of the
@@ -43,9 +45,11 @@ from paceline.training.target import LocalTarget
 from paceline.training.trainer import Trainer
 from paceline.training.workers import Workers, keep_freed_memory
 
-HEADS: dict[str, dict[str, Any]] = {
-    "the same drafter": {"head_tokens": 0}, "its default head, 16384 tokens": {}
-}  # fmt: skip
+SIDES: dict[str, dict[str, Any]] = {
+    "the same drafter": {"head_tokens": 0},
+    "the same, and the target's labels": {"head_tokens": 0, "labels": "target", "soft_tokens": 1},
+    "its default head, 16384 tokens": {},
+}
 # What `speculators` learns, the target's most likely tokens over the whole vocabulary, and how. The
 # learning rate rises for longer than usual, since there are few steps.
 AS_PEER: dict[str, Any] = {
@@ -58,7 +62,7 @@ Steps = Sequence[dict[str, float]]
 
 def trainer_of(args: argparse.Namespace, out: Path, **changes: Any) -> Trainer:
     shape = {"layers": args.layers, "block": args.block, "anchors": args.anchors}
-    settings = BASE | shape | {"steps": 10_000, "eval_texts": 1} | changes
+    settings = BASE | shape | {"steps": 10_000, "eval_texts": 1, "seed": args.seed} | changes
     config = TrainConfig(
         model=args.model, sets=(args.set,), out=str(out), features_gb=8.0, dtype=args.dtype,
         optimizer=args.optimizer, **settings,
@@ -150,7 +154,7 @@ def rates(turns: list[dict[str, float]]) -> list[float]:
 
 
 def compare_speed(args: argparse.Namespace, folder: Path) -> None:
-    trainers = {name: trainer_of(args, folder / "run", **head) for name, head in HEADS.items()}
+    trainers = {name: trainer_of(args, folder / "run", **side) for name, side in SIDES.items()}
     first = next(iter(trainers.values()))
     target, texts, size = peer_target(first, args.model), first.order._texts, first.config.texts
     for index in range(0, len(texts), size):
@@ -263,6 +267,7 @@ def main() -> None:
     parser.add_argument("--anchors", type=int, default=BASE["anchors"], help="blocks of a text")
     parser.add_argument("--layers", type=int, default=BASE["layers"])
     parser.add_argument("--block", type=int, default=BASE["block"])
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--optimizer", default="muon", choices=("muon", "adamw"))
     args = parser.parse_args()
