@@ -7,9 +7,10 @@ SET is a folder of `paceline synth`, PYTHON the interpreter of an environment wi
 Both sides train the same DFlash drafter on D-PACE's cross entropy, on the same texts with as many
 blocks, with the target's features in memory. `slots/s` counts the tokens that are learnt, a token
 once for every block that it stands in. One side of ours learns the text's tokens, as Paceline does
-by default, another what `speculators` learns, the target's most likely tokens: `speculators` computes
-them in each step, Paceline keeps them with the features. Muon of torch, which `speculators` uses, computes in
-bfloat16, which a CPU without its instructions emulates: there `--optimizer adamw` is fair.
+by default, another what `speculators` learns, the target's most likely tokens: `speculators`
+computes them in each step, Paceline keeps them with the features. Muon of torch, which
+`speculators` uses, computes in bfloat16, which a CPU without its instructions emulates: there
+`--optimizer adamw` is fair.
 
 With `--losses` both begin from the same weights, and take that many steps on the same blocks of the
 same texts, with the same labels, optimiser settings and learning rates. The cross entropy of a slot
