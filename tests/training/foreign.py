@@ -27,6 +27,22 @@ LINEAR: dict[str, Any] = {
     "linear_value_head_dim": 16, "linear_conv_kernel_dim": 2,
     "layer_types": ["linear_attention", "full_attention"] * 2,
 }  # fmt: skip
+LATENT: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "head_dim": 8,  # of what is rotated
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "moe_intermediate_size": 32,
+    "first_k_dense_replace": 1,
+    "q_lora_rank": 32,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 16,
+}
+EYES = {"hidden_size": 32, "intermediate_size": 32}  # of the part that sees images
 # family -> architecture, its config and what is special in it
 FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "qwen3_moe": ("Qwen3MoeForCausalLM", "Qwen3MoeConfig", EXPERTS),
@@ -68,24 +84,18 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "MixtralConfig",
         {"num_local_experts": 4, "num_experts_per_tok": 2},
     ),
-    "deepseek_v3": (
-        "DeepseekV3ForCausalLM",
-        "DeepseekV3Config",
-        {
-            "num_key_value_heads": 4,
-            "head_dim": 8,  # of what is rotated
-            "n_routed_experts": 4,
-            "num_experts_per_tok": 2,
-            "n_group": 1,
-            "topk_group": 1,
-            "moe_intermediate_size": 32,
-            "first_k_dense_replace": 1,
-            "q_lora_rank": 32,
-            "kv_lora_rank": 16,
-            "qk_rope_head_dim": 8,
-            "qk_nope_head_dim": 16,
-            "v_head_dim": 16,
-        },
+    "deepseek_v3": ("DeepseekV3ForCausalLM", "DeepseekV3Config", LATENT),
+    "qwen3_5_images": (
+        "Qwen3_5ForConditionalGeneration",
+        "Qwen3_5Config",
+        LINEAR | {"vision_config": {"depth": 1, "num_heads": 2, "out_hidden_size": 64} | EYES},
+    ),
+    "kimi_k25": (
+        "Kimi_K25ForConditionalGeneration",
+        "Kimi_K25Config",
+        LATENT
+        | {"model_type": "deepseek_v3"}
+        | {"vision_config": {"num_hidden_layers": 1, "num_attention_heads": 2} | EYES},
     ),
 }
 
@@ -94,7 +104,10 @@ def save_foreign(folder: Path, family: str, seed: int = 0) -> Path:
     """Write a tiny random target of the family into `folder`."""
     architecture, config_name, special = FAMILIES[family]
     torch.manual_seed(seed)
-    config = getattr(transformers, config_name)(**BASE | special)
+    sizes = BASE | special
+    if eyes := sizes.pop("vision_config", None):  # the sizes above are of the part that reads text
+        sizes = {"text_config": sizes, "vision_config": eyes, "tie_word_embeddings": False}
+    config = getattr(transformers, config_name)(**sizes)
     model = getattr(transformers, architecture)(config).float()
     model.save_pretrained(folder)
     byte_tokenizer().save_pretrained(folder)

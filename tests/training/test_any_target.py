@@ -16,6 +16,7 @@ from paceline.training.run import prepare, train
 from paceline.training.target import LocalTarget
 from paceline.training.transformers_target import TransformersModel, TransformersTarget
 from paceline.training.workers import Workers
+from paceline.training.written_target import ends
 from tests.engine.tiny import EOS
 from tests.models.dflash.tiny import authors_model
 from tests.training.foreign import FAMILIES, save_foreign, write_random_set
@@ -73,6 +74,14 @@ def test_texts_side_by_side_show_what_each_shows_alone(family, foreign):
         torch.testing.assert_close(
             together.probabilities, alone.probabilities, rtol=1e-2, atol=1e-3
         )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_embedding_and_head_are_read_without_the_layers(family, foreign):
+    folder = foreign(family)
+    whole = target_of(folder)
+    embedding, head = ends(read_target(str(folder)), torch.float32)
+    assert torch.equal(embedding, whole.embedding) and torch.equal(head, whole.head)
 
 
 def test_a_served_family_shows_the_same_by_either_engine(target):

@@ -104,15 +104,27 @@ def _foreign(folder: Path, name: str, hf: Mapping[str, object], refusal: str) ->
 def text_config(folder: Path, name: str, refusal: str) -> Any:
     """Return transformers' config of the part of a model that reads and writes text. Raises
     ModelError, with why our engine refuses it as well."""
-    from transformers import AutoConfig
-
     try:
-        return AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
+        return transformers_config(folder).get_text_config()
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(
             f"{name}: this engine does not serve it ({refusal}), and transformers cannot read its "
             f"config ({error})"
         ) from error
+
+
+def transformers_config(folder: Path) -> Any:
+    """Return transformers' config of a checkpoint, whose own code never runs. Raises ValueError
+    for one that needs it, and what transformers raises for others that it cannot read."""
+    from transformers import CONFIG_MAPPING, AutoConfig
+
+    stated = read_json(folder / "config.json")
+    if "auto_map" in stated and (kind := stated.get("model_type")) not in CONFIG_MAPPING:
+        raise ValueError(
+            f"it has no model_type {kind}, and code that comes with a checkpoint (auto_map) "
+            "never runs here"
+        )
+    return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 def foreign_shape(config: Any, name: str) -> TargetShape:

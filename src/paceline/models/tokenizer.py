@@ -180,8 +180,10 @@ def _converted(folder: Path, name: str) -> Tokenizer:
     from transformers import AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+        tokenizer = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+    except (OSError, ValueError, KeyError, ImportError, AttributeError) as error:
         others = [vocabulary for vocabulary in VOCABULARIES if (folder / vocabulary).is_file()]
         what = "copy the one that the model was published with"
         if others:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch.distributed.fsdp import fully_shard
 
 from paceline.core import ModelError
 from paceline.core.config_fields import ConfigFields
-from paceline.models.any_target import AnyTarget
+from paceline.models.any_target import AnyTarget, transformers_config
 from paceline.models.json_files import read_json
 from paceline.models.whole_sequences import side_by_side
 from paceline.training.packs import Text
@@ -59,6 +60,7 @@ class TransformersModel:
         self.operations = 2.0 * _weights_of_a_token(self.layers, self.module.config)
         self._cuts_logits = "logits_to_keep" in inspect.signature(self.module.forward).parameters
         self._taps: dict[int, torch.Tensor] = {}
+        self._read = torch.Size((0, 0))  # texts and tokens of the last forward
         if workers is not None:
             self._spread(workers)
 
@@ -82,8 +84,17 @@ class TransformersModel:
         )
 
     def _keep(self, index: int, module: nn.Module, inputs: object, output: object) -> None:
+        """Keep the features of a layer. Raises ModelError for what is no row of the hidden size for
+        each token, as in DeepSeek-V4, whose layers return several (`hc_mult`)."""
         features = output[0] if isinstance(output, tuple) else output
-        assert isinstance(features, torch.Tensor)
+        found = list(features.shape) if isinstance(features, torch.Tensor) else type(features)
+        expected = [*self._read, self.embedding.shape[1]]
+        if not isinstance(features, torch.Tensor) or found != expected:
+            family = self.module.config.model_type
+            raise ModelError(
+                f"{family}: layer {index} ({type(module).__name__}) returns {found}; "
+                f"expected [texts, tokens, hidden size], here {expected}"
+            )
         self._taps[index] = features
 
     @torch.no_grad()
@@ -95,6 +106,7 @@ class TransformersModel:
         options: dict[str, Any] = {"use_cache": False, "attention_mask": mask}
         if self._cuts_logits:
             options["logits_to_keep"] = 1 if columns is None else columns
+        self._read = ids.shape
         logits: torch.Tensor = self.module(ids, **options).logits
         if self._cuts_logits or columns is None:
             return logits
@@ -225,14 +237,8 @@ def load_causal_model(target: AnyTarget, dtype: torch.dtype, device: str | None)
     """Load a causal model, frozen, onto a device; None leaves it where it is read. Raises
     ModelError, also for a checkpoint without all tensors of the model: transformers makes up
     those that are missing."""
-    import transformers
-
     fields = ConfigFields(read_json(target.path / "config.json"))
-    names = fields.words("architectures")
-    architecture = names[0] if names else "none named"
-    kind = getattr(transformers, architecture, None)
-    if kind is None:
-        raise ModelError(f"{target.name}: transformers knows no architecture {architecture}")
+    kind = model_class(target.path, target.name)
     options: dict[str, Any] = {"dtype": dtype, "local_files_only": True}
     if device not in (None, "cpu") and fields.get("quantization_config"):
         options["device_map"] = device  # such weights are often made on their device
@@ -244,6 +250,26 @@ def load_causal_model(target: AnyTarget, dtype: torch.dtype, device: str | None)
         raise ModelError(f"{target.name}: its files lack {len(missing)} tensors: {missing[0]}…")
     model = model.eval().requires_grad_(False)
     return model if device is None or "device_map" in options else model.to(device)
+
+
+def model_class(folder: Path, name: str) -> Any:
+    """Return the class in transformers of the architecture that a checkpoint states. Underscores
+    may differ: Kimi-K2.5 states `KimiK25…`, and its class is `Kimi_K25…`. Raises ModelError."""
+    import transformers
+
+    names = ConfigFields(read_json(folder / "config.json")).words("architectures")
+    architecture = names[0] if names else "none named"
+    if (stated := getattr(transformers, architecture, None)) is not None:
+        return stated
+    config = type(transformers_config(folder))
+    for mapping in (
+        transformers.MODEL_FOR_CAUSAL_LM_MAPPING,
+        transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    ):
+        mapped = mapping.get(config, None)
+        if mapped and mapped.__name__.replace("_", "") == architecture.replace("_", ""):
+            return mapped
+    raise ModelError(f"{name}: transformers knows no architecture {architecture}")
 
 
 def _matrix(module: nn.Module | None, target: AnyTarget) -> torch.Tensor:
