@@ -261,7 +261,11 @@ def model_class(folder: Path, name: str) -> Any:
     architecture = names[0] if names else "none named"
     if (stated := getattr(transformers, architecture, None)) is not None:
         return stated
-    config = type(transformers_config(folder))
+    unknown = f"{name}: transformers knows no architecture {architecture}"
+    try:
+        config = type(transformers_config(folder))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{unknown}, and cannot read the config ({error})") from error
     for mapping in (
         transformers.MODEL_FOR_CAUSAL_LM_MAPPING,
         transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
@@ -269,7 +273,7 @@ def model_class(folder: Path, name: str) -> Any:
         mapped = mapping.get(config, None)
         if mapped and mapped.__name__.replace("_", "") == architecture.replace("_", ""):
             return mapped
-    raise ModelError(f"{name}: transformers knows no architecture {architecture}")
+    raise ModelError(unknown)
 
 
 def _matrix(module: nn.Module | None, target: AnyTarget) -> torch.Tensor:
