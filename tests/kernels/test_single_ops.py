@@ -237,7 +237,7 @@ def test_few_rows_behind_a_long_context_share_its_chunks(ops: ctypes.CDLL) -> No
 def test_threads_get_equal_runs_of_adjacent_items(
     ops: ctypes.CDLL, contexts: list[int], team: int
 ) -> None:
-    """Of a team that is smaller than what was asked for, too."""
+    """The threads of a team that is smaller than what was asked for get them, too."""
     made, ends = work_items(ops, [1] * len(contexts), 3, 3, 7, contexts, team)
     assert ends[-1] == len(made)
     work = (made[:, 3] - made[:, 2]) * (made[:, 5] - made[:, 4])

@@ -1,4 +1,4 @@
-"""What the trainer reads of every configuration that the project keeps, with transformers."""
+"""The trainer reads every configuration that the project keeps, or refuses it by name."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class KernelNetwork:
 
     @property
     def _block_bytes(self) -> int:
-        """Of a layer's keys and values."""
+        """Return the bytes of a layer's keys and values in one block."""
         return 2 * BLOCK_SIZE * self._shape.num_kv_heads * self._shape.head_dim * 2
 
     def clear_kv(self, num_blocks: int) -> None:
@@ -123,8 +123,11 @@ class KernelNetwork:
         where all lie in `blocks` blocks that end before."""
         if blocks is not None and blocks * BLOCK_SIZE <= self.max_positions:
             return
-        if int(positions.max()) >= self.max_positions:
-            raise ValueError(f"position {positions.max()} is past {self.max_positions - 1}")
+        self._check_last(int(positions.max()))
+
+    def _check_last(self, last: int) -> None:
+        if last >= self.max_positions:
+            raise ValueError(f"position {last} is past {self.max_positions - 1}")
 
     def _buffer(
         self, name: str, rows: int, *columns: int, dtype: torch.dtype = torch.float32

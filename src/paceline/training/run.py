@@ -158,13 +158,11 @@ def check_place(config: TrainConfig) -> None:
 def check_compiler(config: TrainConfig) -> None:
     """Raise InvalidRequest where torch.compile lacks what it compiles with."""
     if config.device == "cuda" and find_spec("triton") is None:
-        for name, compiles, without in (
-            ("compile", config.compile, "false"),
-            ("attention", config.attention == "flex", "auto or padded"),
-        ):
-            if compiles:
-                expected = f"{without}, or the package triton installed"
-                raise InvalidRequest(name, getattr(config, name), expected)
+        installed = "or the package triton installed"
+        if config.compile:
+            raise InvalidRequest("compile", True, f"false, {installed}")
+        if config.attention == "flex":
+            raise InvalidRequest("attention", "flex", f"auto or padded, {installed}")
     if config.device == "cpu" and config.compile:
         try:
             build.find_compiler()

@@ -58,9 +58,8 @@ class NativeDFlash(KernelNetwork):
         self.streamed_bytes = sum(self.streamed_parts.values())
 
     def inject(self, features: Tensor, positions: Sequence[int], slots: Sequence[int]) -> None:
-        rows, last = len(positions), max(positions)
-        if last >= self.max_positions:
-            raise ValueError(f"position {last} is past {self.max_positions - 1}")
+        self._check_last(max(positions))
+        rows = len(positions)
         if features.dtype != torch.bfloat16 or features.stride(1) != 1:
             features = features.to(torch.bfloat16).contiguous()
         places = np.array([*positions, *slots], dtype=np.int32)
