@@ -23,13 +23,13 @@ class Clock:
     """Steps take what they are said to take."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.pace, self.calls = 1.0, 0
+        self.pace, self.held_up, self.calls = 1.0, 0.0, 0  # held_up: seconds, whatever the step
         monkeypatch.setattr("paceline.engine.step_cost.timed", self.timed)
         monkeypatch.setattr("paceline.engine.costs.timed", self.timed)
 
     def timed(self, work: Any, *arguments: int) -> float:
         self.calls += 1
-        return self.pace * work(*arguments)
+        return self.pace * work(*arguments) + self.held_up
 
 
 class Drafter:
@@ -177,6 +177,21 @@ def test_a_table_that_is_far_off_is_stale(clock: Clock, caplog: pytest.LogCaptur
     clock.pace = 10.0
     check(starting_costs(source()), pace=10.0)
     assert "off by a factor of 10" in caplog.text
+
+
+def test_a_table_made_on_a_busy_machine_is_made_again_on_an_idle_one(clock: Clock) -> None:
+    clock.held_up = 1.5
+    starting_costs(source())
+    clock.held_up = 0.0
+    check(starting_costs(source()))
+
+
+def test_a_table_is_kept_where_the_machine_is_busy_now(clock: Clock, tmp_path: Path) -> None:
+    starting_costs(source())
+    kept, clock.held_up = table(tmp_path).read_text(), 1.5
+    step = starting_costs(source()).step
+    assert step(48) / step(1) == pytest.approx(step_seconds(48, 1) / step_seconds(1, 1))
+    assert table(tmp_path).read_text() == kept
 
 
 def test_a_folder_that_cannot_be_written_is_no_failure(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 
 from paceline.core import ModelError
-from paceline.kernels.packing import pack, padded, unpack_rows
+from paceline.kernels.packing import HUGE_PAGE, pack, padded, unpack_rows
 from paceline.models.native_network import NativeNetwork
 from paceline.models.network import TorchNetwork
 
@@ -55,6 +56,16 @@ def test_no_output_rows_still_writes_kv(native: str) -> None:
     assert network.forward(batch).logits.shape == (0, 199)
     last = sequences.run((0, 20, ids[20:]))
     assert torch.equal(last[0], Sequences(network, 1, 64).run((0, 0, ids))[-1])
+
+
+def test_no_step_comes_to_a_new_huge_page_in_every_layer(native: str) -> None:
+    """To take one can last 2 ms: together that was 60 ms of SmolLM2, every 2,600 tokens."""
+    network = native_network(CONFIGS["llama"])
+    layers = CONFIGS["llama"].num_layers
+    network.allocate_kv(HUGE_PAGE)  # blocks: every layer takes whole huge pages
+    starts = sorted(network.structure.layer[i].kv % HUGE_PAGE for i in range(layers))
+    gaps = [after - before for before, after in pairwise([*starts, starts[0] + HUGE_PAGE])]
+    assert min(gaps) > HUGE_PAGE / layers / 2
 
 
 def test_without_logits_the_rest_is_the_same(native: str) -> None:

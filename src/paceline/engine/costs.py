@@ -29,7 +29,8 @@ KEPT = 0.98  # what a timing leaves of those before it: costs follow the context
 OUTLIER = 3.0  # a timing this many times above what is known was held up by others
 TRUSTED = 4.0  # timings after which one that stands out is taken for such
 FORMAT = 5
-STALE = 3.0  # so many times slower or faster than it says, and a table is that of another machine
+STALE = 3.0  # so many times slower than a table says, and it is that of another machine
+FASTER = 1.5  # so many times faster, and others kept the machine busy while the table was made
 BESIDE = 0.05  # share of a step's news that goes into what a draft costs beside itself
 UNSEEN = 0.998  # what a step without a draft leaves of that: a price that nobody pays is forgotten
 TOGETHER = 8  # requests that a drafter's rehearsal drafts for, beside a single one
@@ -264,10 +265,12 @@ def _measure(source: CostSource) -> Costs:
 
 
 def _follows_pace(costs: Costs, source: CostSource, path: Path) -> bool:
-    """Rescale the costs to today's pace; False where they are too far off to be believed."""
+    """Rescale the costs to today's pace; False where they are too far off to be believed.
+
+    A slower pace may be that of a busy moment, in which measuring again would bring worse costs."""
     now = min(timed(source.forward, 1, 1) for _ in range(1 + REPEATS))
     pace = now / costs.step(1)
-    if not 1 / STALE < pace < STALE:
+    if not 1 / FASTER < pace < STALE:
         log.warning("cost table %s is off by a factor of %.1f: measuring again", path, pace)
         return False
     costs.rescale(pace)

@@ -20,7 +20,7 @@ from paceline.core import Request
 from paceline.engine.step_cost import StepCost
 
 SHORT_STRETCH = 8.0
-READING = 1.4  # times the share of a chunk: what it may take with what must be read before it
+READING = 1.25  # times the share of a chunk: what it may take with what must be read before it
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ from torch import Tensor
 LANES = 16  # of a vector
 PANEL = 32  # outputs side by side
 PAGE = 4096
+HUGE_PAGE = 2 << 20
 K_BYTES = 64  # a matrix's rows are padded to a multiple of it
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from paceline.core import KVSpec, ModelError
 from paceline.core.spans import OFF, Spans
 from paceline.kernels import abi, build
-from paceline.kernels.packing import LANES, PAGE, Arena, padded
+from paceline.kernels.packing import HUGE_PAGE, LANES, PAGE, Arena, padded
 from paceline.models.batch import BLOCK_SIZE, ForwardBatch, ForwardOutput, Part, forward_parts
 from paceline.models.config import ModelConfig
 from paceline.models.packed_weights import Packer, Shape, layer_shapes, take
@@ -88,13 +88,18 @@ class KernelNetwork:
 
     def allocate_kv(self, num_blocks: int) -> None:
         """Per layer bf16 [block][kv_head]: keys [head_dim / 2][16 tokens][2] and then values
-        [8 token pairs][head_dim][2]. Pages are taken as they are written."""
+        [8 token pairs][head_dim][2].
+
+        Pages are taken as they are written. To take a huge one can last 2 ms, so each layer begins
+        elsewhere in such a page: else one step would come to a new page in every layer.
+        """
         self._kv = None  # freed first: both might not fit
-        config = self._shape
-        size = num_blocks * self._block_bytes
-        self._kv = Arena(config.num_layers * padded(size, PAGE))
-        for layer in self._layers:
-            layer.kv = self._kv.take(size).data_ptr()
+        layers, huge = self._shape.num_layers, HUGE_PAGE
+        stride = padded(num_blocks * self._block_bytes, huge) + padded(huge // layers, PAGE)
+        self._kv = Arena(layers * stride)
+        first = self._kv.take(layers * stride).data_ptr()
+        for index, layer in enumerate(self._layers):
+            layer.kv = first + index * stride
         self.num_blocks = num_blocks
 
     @property
