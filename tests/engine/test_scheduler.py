@@ -322,6 +322,21 @@ def test_a_decoding_requests_context_is_no_cost_of_the_prompt_beside_it() -> Non
     assert cost.reading(4096) == pytest.approx(0.4096)
 
 
+def test_sizes_of_a_step_are_learned_though_they_come_in_long_phases() -> None:
+    """Costs that were timed on a busy machine, where large steps hardly cost more than small ones:
+    decoding alone, and then beside a long prompt, again and again. Were the second phase taken for
+    a slower machine, the chunks would stay too large for ever."""
+    true = StepCost([1, 4, 32], [1.0, 1.0, 2.0], per_key=1e-4)
+    cost = StepCost([1, 4, 32], [1.0, 1.0, 1.2], per_key=1e-4)
+    for _ in range(12):
+        for rows, requests, start in [(4, 4, 0)] * 100 + [(32, 5, 20 * i) for i in range(200)]:
+            back = true.looking_back(start, 1)
+            seconds = true(rows, requests, back)
+            cost.observe(rows, seconds, requests, cost.looking_back(start, 1))
+    assert cost(32) / cost(4) == pytest.approx(2.0, rel=0.1)
+    assert cost.reading(2000) / cost(4) == pytest.approx(0.2, rel=0.2)
+
+
 def test_step_cost_learns_from_steps_without_forgetting_its_shape() -> None:
     cost = StepCost([1, 8, 16], [1.0, 1.0, 2.0])
     for _ in range(100):

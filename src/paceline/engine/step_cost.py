@@ -26,8 +26,10 @@ REPEATS = 3
 LONG = 1.0  # seconds of timing, after which nothing is timed again
 BUDGET = 8.0  # seconds of timing, after which sizes of a step are not timed, but lie on a line
 FEW = 8  # rows that show what looking back costs where the time is spent
-PACE = 0.2  # share of a step's news that goes into the common factor: contexts and machines change
-LEARNING = 0.02  # share that goes into the cost of its number of rows: the shape changes slowly
+# Doubts are variances, in units of the noise of one step. The pace of a machine changes within a
+# few steps. What was timed hardly changes, but it may be wrong where it was not seen for long.
+PACE, PACE_DRIFT = 0.25, 0.05
+TIMED, TIMED_DRIFT, TIMED_MOST = 0.06, 5e-4, 0.25
 OUTLIER = 2.0  # a step that took this many times longer than expected was held up by others
 
 
@@ -89,6 +91,7 @@ class StepCost:
         if not grid or list(self.rows) != grid or len(grid) != len(self.shape):
             raise ValueError("not a grid of rows")
         self.shape, self._factor = list(self.shape), 1.0
+        self._doubts, self._pace_doubt, self._looking_doubt = [TIMED] * len(grid), PACE, TIMED
         self._seconds: list[float] | None = None
 
     @property
@@ -145,25 +148,53 @@ class StepCost:
         self._seconds = None
 
     def observe(self, rows: int, seconds: float, requests: int = 1, back: float = 0.0) -> None:
-        """A step of `rows` rows took `seconds`, the engine's own work included, drafting not."""
+        """A step of `rows` rows took `seconds`, the engine's own work included, drafting not.
+
+        A Kalman filter, without what ties its parts together: the pace, the sizes of a step, and
+        looking back. The news goes into each of them by what it moves and by how much it is in
+        doubt. So a size that comes after many others takes most of its news for its own, and the
+        pace takes what steps of a well-known size say.
+        """
         if rows > self.rows[-1]:
             return
-        shape = self.shape
+        shape, doubts = self.shape, self._doubts
         above = bisect_left(self.rows, rows)
         below = above if self.rows[above] == rows else above - 1
         share = (rows - self.rows[below]) / (self.rows[above] - self.rows[below] or 1)
         own = shape[below] + share * (shape[above] - shape[below])
         own += (requests - 1) * self.per_request
         news = min(max(seconds / (self._factor * (own + back)), 1 / OUTLIER), OUTLIER) - 1
-        # Each part is to blame by what it takes of the step.
-        looked = news * back / (own + back)
-        news -= looked
-        self._factor *= 1 + PACE * news
-        self.per_key *= 1 + PACE * looked
-        self.per_pair *= 1 + PACE * looked
-        shape[below] *= 1 + LEARNING * (1 - share) * news
-        shape[above] *= 1 + LEARNING * share * news
+        looked = back / (own + back)
+        lower, upper = (1 - looked) * (1 - share), (1 - looked) * share
+        lower_gain, upper_gain = lower * doubts[below], upper * doubts[above]
+        pace_gain, looked_gain = self._pace_doubt, looked * self._looking_doubt
+        doubt = 1 + pace_gain + lower * lower_gain + upper * upper_gain + looked * looked_gain
+        news /= doubt
+        self._factor *= 1 + pace_gain * news
+        shape[below] *= 1 + lower_gain * news
+        shape[above] *= 1 + upper_gain * news
+        self.per_key *= 1 + looked_gain * news
+        self.per_pair *= 1 + looked_gain * news
+        self._pace_doubt += PACE_DRIFT - pace_gain**2 / doubt
+        doubts[below] -= lower_gain**2 / doubt
+        doubts[above] -= upper_gain**2 / doubt
+        looking = self._looking_doubt - looked_gain**2 / doubt
+        self._looking_doubt = min(TIMED_MOST, looking + TIMED_DRIFT)
+        self._follow(below, above)
+        self._doubts = [min(TIMED_MOST, each + TIMED_DRIFT) for each in doubts]
         self._seconds = None
+
+    def _follow(self, below: int, above: int) -> None:
+        """Move the sizes that are more in doubt than these two: more rows never cost less."""
+        shape, doubts = self.shape, self._doubts
+        fewer = below - 1
+        while fewer >= 0 and shape[fewer] > shape[below] and doubts[fewer] > doubts[below]:
+            shape[fewer] = shape[below]
+            fewer -= 1
+        more = above + 1
+        while more < len(shape) and shape[more] < shape[above] and doubts[more] > doubts[above]:
+            shape[more] = shape[above]
+            more += 1
 
     def __call__(self, rows: int, requests: int = 1, back: float = 0.0) -> float:
         """Return the seconds of a step of so many rows and requests. `back` is the sum of what
