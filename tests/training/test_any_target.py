@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 import transformers
 
 from paceline.core import InvalidRequest, ModelError
+from paceline.drafters.found import find_drafters
 from paceline.models.any_target import TargetShape, read_target
 from paceline.models.loader import load_model
 from paceline.training.run import prepare, train
@@ -124,6 +126,9 @@ def test_a_run_leaves_a_drafter_that_the_authors_package_reads(foreign, tmp_path
     shape = authors_model(result.drafter).config
     assert shape.dflash_config["mask_token_id"] >= 256, "a row of the embedding without a token"
     assert (shape.hidden_size, shape.num_attention_heads) == (64, 4)
+    renamed = shutil.copytree(folder, tmp_path / "renamed")
+    (found,) = find_drafters(str(renamed), [tmp_path / "run"])
+    assert found.drafter == str(result.drafter) and found.same_weights
 
 
 @pytest.mark.parametrize(
