@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
 
-from paceline.core import InvalidRequest, ModelError
+from paceline import LLM, SamplingParams
+from paceline.core import DraftBatch, InvalidRequest, ModelError, Request
+from paceline.drafters import kinds
+from paceline.drafters.base import Drafter, ObservedRows
 from paceline.drafters.found import find_drafters
 from paceline.models.any_target import TargetShape, read_target
 from paceline.models.loader import load_model
+from paceline.training import target_engines
 from paceline.training.run import prepare, train
 from paceline.training.target import LocalTarget
 from paceline.training.transformers_target import TransformersModel, TransformersTarget
@@ -146,16 +152,44 @@ def test_what_only_our_engine_does_is_refused_by_name(changes, match, foreign, t
         train(config(folder, dataset, tmp_path / "run", steps=1, **changes), quiet)
 
 
-def test_a_target_is_learnt_from_as_it_is_served(target, trainset, tmp_path):
-    """int8 has other features than bfloat16, and close ones."""
-    views = {}
+class Listener(Drafter):
+    """Drafts nothing, and keeps the features of all rows that the engine shows it."""
+
+    name, max_draft_len = "listener", 1
+
+    def __init__(self, layers: tuple[int, ...]) -> None:
+        self.feature_layers = layers
+        self.heard: list[torch.Tensor] = []
+
+    def observe(self, rows: Sequence[ObservedRows]) -> None:
+        for each in rows:
+            assert each.start == sum(map(len, self.heard)) and each.features is not None
+            self.heard.append(each.features.clone())
+
+    def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
+        return DraftBatch([[] for _ in requests])
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_a_target_is_learnt_from_as_it_is_served(backend, target, trainset, tmp_path, monkeypatch):
+    """Features in int8 are those that the int8 engine shows its drafter, bit for bit: a row's bits
+    depend on that row alone. Those of bfloat16 are not."""
+    build = partial(target_engines.build_network, backend=backend)
+    monkeypatch.setattr(target_engines, "build_network", build)
+    seen: dict[str | None, torch.Tensor] = {}
     for quantize in (None, "int8"):
-        run = config(
-            target, trainset, tmp_path, steps=1, dtype="bfloat16", quantize=quantize
-        )  # fmt: skip
-        views[quantize] = prepare(run, Workers("cpu")).target.read(TEXTS[0]).features.float()
-    assert not torch.equal(views[None], views["int8"])
-    torch.testing.assert_close(views[None], views["int8"], rtol=0.2, atol=0.2)
+        run = config(target, trainset, tmp_path, steps=1, dtype="bfloat16", quantize=quantize)
+        trainer = prepare(run, Workers("cpu"))
+        seen[quantize] = trainer.target.read(TEXTS[0]).features
+    listener = Listener(trainer.form.config.target_layer_ids)
+    monkeypatch.setitem(kinds.KINDS, "listener", kinds.KINDS["ngram"])  # taken out afterwards
+    kinds.register("listener")(lambda spec, context: listener)
+    options = {"dtype": "bfloat16", "quantize": "int8", "draft_policy": "fixed", "threads": 1}
+    llm = LLM(str(target), "listener", backend=backend, **options)
+    llm.generate([TEXTS[0].ids.tolist()], SamplingParams(max_tokens=4))
+    served = torch.cat(listener.heard)[: len(TEXTS[0])]
+    assert torch.equal(seen["int8"], served)
+    assert not torch.equal(seen[None], served)
 
 
 def test_what_is_known_of_a_target_is_what_its_config_says(foreign):
