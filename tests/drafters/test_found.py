@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 
 from paceline.cli import main
 from paceline.core import ModelError
-from paceline.drafters.found import find_drafters, target_name
+from paceline.drafters.found import FoundDrafter, find_drafters, target_name
 from paceline.drafters.published import PUBLISHED
+from paceline.models.catalog import CATALOGUE, entry_folder
+from paceline.models.loader import identity, load_model
+from tests.models.tiny import save_model
 
 
-def run_of(folder: Path, target: str) -> Path:
+def run_of(folder: Path, target: str, weights: str | None = None) -> Path:
     """Make the folder of a training run, with as much as is looked at."""
     drafter = folder / "drafter"
     drafter.mkdir(parents=True)
     facts = {
-        "target": {"name": target},
+        "target": {"name": target} | ({"weights_sha256": weights} if weights else {}),
         "data": {"shop": {}, "replay": {}, "judged": {"trained_on": False}},
     }
     (drafter / "provenance.json").write_text(json.dumps(facts))
@@ -44,15 +49,99 @@ def test_a_word_that_no_model_is_called_by_is_refused() -> None:
         target_name("qwen9-8b")
 
 
-def test_shipped_trained_and_public_drafters_are_found(tmp_path: Path) -> None:
-    mine = run_of(tmp_path / "deep" / "run-1", "smollm2-135m")
+def test_shipped_trained_and_public_drafters_are_found(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))  # no model is there
+    mine = run_of(tmp_path / "deep" / "run-1", "smollm2-135m", "ab12")
     run_of(tmp_path / "run-2", "another")
     shipped, trained = find_drafters("smollm2-135m", [tmp_path])
     assert (shipped.drafter, shipped.source) == ("smollm2-135m", "shipped")
-    assert (trained.drafter, trained.note) == (str(mine), "learnt from shop, replay")
+    told = (
+        "learnt from shop, replay; weights were not compared: the model's are not on this machine"
+    )
+    assert trained == FoundDrafter(str(mine), "trained", told)
     (public,) = find_drafters("Qwen/Qwen3-8B", [tmp_path])
     assert public.drafter == "z-lab/Qwen3-8B-DFlash-b16" and "thinking" in public.note
     assert find_drafters("org/own-finetune", [tmp_path]) == []
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A tiny model, with a drafter for it in `tmp_path / "runs"`."""
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    save_model(folder)
+    run_of(tmp_path / "runs" / "mine", "tiny", identity(load_model(str(folder)))["weights_sha256"])
+    return folder
+
+
+def found_for(folder: Path | str, runs: Path) -> list[tuple[str, str, bool | None]]:
+    found = find_drafters(target_name(str(folder)), [runs])
+    return [(Path(each.drafter).parent.name, each.note, each.same_weights) for each in found]
+
+
+def test_a_target_on_this_machine_is_known_by_its_weights(model: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    ours = ("mine", "learnt from shop, replay", True)
+    assert found_for(model, runs) == [ours]
+    elsewhere = model.rename(tmp_path / "renamed")
+    assert found_for(elsewhere, runs) == [ours]
+    model.symlink_to(elsewhere)
+    assert found_for(model, runs) == [ours]
+
+
+def test_other_weights_of_the_same_name_are_told_and_come_last(model: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    save_model(model, seed=1)
+    note = "trained for other weights of this name; learnt from shop, replay"
+    assert found_for(model, runs) == [("mine", note, False)]
+    weights = identity(load_model(str(model)))["weights_sha256"]
+    run_of(runs / "new", "another name", weights)
+    run_of(runs / "unrelated", "another name", "ab12")
+    assert found_for(model, runs) == [
+        ("new", "learnt from shop, replay", True),
+        ("mine", note, False),
+    ]
+
+
+def test_where_weights_cannot_be_compared_the_name_counts(model: Path, tmp_path: Path) -> None:
+    run_of(tmp_path / "runs" / "old", "tiny")  # says no digest
+    mine, old = found_for(model, tmp_path / "runs")
+    assert mine[2] is True and old[2] is None
+    assert old[1].endswith("weights were not compared: its provenance has no digest of them")
+    (model / "model.safetensors").unlink()
+    mine, old = found_for(model, tmp_path / "runs")
+    assert mine[2] is None and old[2] is None
+    assert mine[1].endswith("weights were not compared: the model's are not on this machine")
+
+
+def test_a_model_of_the_catalogue_is_known_by_what_was_pulled(
+    model: Path, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setenv("PACELINE_CACHE", str(tmp_path / "cache"))
+    name = "qwen2.5-coder-0.5b"
+    assert name in CATALOGUE and found_for(name, tmp_path / "runs") == []
+    shutil.copytree(model, entry_folder(name))
+    assert found_for(name, tmp_path / "runs") == [("mine", "learnt from shop, replay", True)]
+
+
+def test_a_model_of_the_hub_is_known_by_its_cache(model: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    name, commit = "org/own-finetune", "0" * 40
+    assert found_for(name, tmp_path / "runs") == []
+    assert found_for("org/no--name-of-the-hub", tmp_path / "runs") == []
+    kept = tmp_path / "hub" / "models--org--own-finetune"
+    (kept / "refs").mkdir(parents=True)
+    (kept / "refs" / "main").write_text(commit)
+    shutil.copytree(model, kept / "snapshots" / commit)
+    assert found_for(name, tmp_path / "runs") == [("mine", "learnt from shop, replay", True)]
+
+
+def test_a_folder_goes_before_a_model_of_its_name(model: Path, tmp_path: Path, monkeypatch) -> None:
+    """As for `paceline serve`."""
+    monkeypatch.chdir(tmp_path)
+    assert target_name("qwen3-8b") == "Qwen/Qwen3-8B"
+    model.rename("qwen3-8b")
+    assert target_name("qwen3-8b") == "qwen3-8b"
 
 
 def test_each_public_drafter_is_found_by_its_target() -> None:

@@ -20,6 +20,7 @@ from paceline.models.families import config_from_hf
 from paceline.models.gguf_config import LAYER_NAMES, TOP_NAMES
 from paceline.models.loader import LoadedModel, load_model
 from paceline.models.network import TorchNetwork
+from paceline.models.on_disk import local_folder
 from paceline.models.rope import rope_frequencies
 from tests.models.tiny import Cache, hf_config, hf_model, random_ids, run_in_chunks
 
@@ -176,7 +177,9 @@ def test_conversion_happens_once_per_file(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(
         gguf_convert, "convert", lambda path, folder: (converted.append(path), real(path, folder))
     )
+    assert local_folder(str(path)) is None and not converted
     first = load_model(str(path)).path
+    assert local_folder(str(path)) == first
     assert load_model(str(path)).path == first and len(converted) == 1
     assert os.listdir(first.parent) == [first.name]
     write_gguf(path, hf_model("llama", seed=1, vocab_size=VOCAB), "llama")

@@ -87,8 +87,6 @@ def answered_by_vllm(target: Path, out: Path, dtype: str, *drafter: str) -> Answ
 @pytest.mark.parametrize("family", ["qwen3_moe", "mistral", "phi3", "gpt_oss", "gemma4"])
 def test_vllm_accepts_what_a_drafter_knows_by_heart(family, tmp_path, monkeypatch):
     """Our engine serves Mistral as well, and vLLM computes it here all the same."""
-    mistral = ("MistralForCausalLM", "MistralConfig", {})
-    monkeypatch.setitem(foreign.FAMILIES, "mistral", mistral)
     architecture, config_name, special = foreign.FAMILIES[family]
     special = special | WINDOWS.get(family, {})
     monkeypatch.setitem(foreign.FAMILIES, family, (architecture, config_name, special))

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
 
-from paceline.core import InvalidRequest, ModelError
+from paceline import LLM, SamplingParams
+from paceline.core import DraftBatch, InvalidRequest, ModelError, Request
+from paceline.drafters import kinds
+from paceline.drafters.base import Drafter, ObservedRows
+from paceline.drafters.found import find_drafters
 from paceline.models.any_target import TargetShape, read_target
 from paceline.models.loader import load_model
+from paceline.training import target_engines
 from paceline.training.run import prepare, train
 from paceline.training.target import LocalTarget
 from paceline.training.transformers_target import TransformersModel, TransformersTarget
@@ -19,7 +28,7 @@ from paceline.training.workers import Workers
 from paceline.training.written_target import ends
 from tests.engine.tiny import EOS
 from tests.models.dflash.tiny import authors_model
-from tests.training.foreign import FAMILIES, save_foreign, write_random_set
+from tests.training.foreign import FAMILIES, SERVED, save_foreign, write_random_set
 from tests.training.runs import config, learn_by_heart, quiet
 from tests.training.twins import random_text
 
@@ -49,7 +58,7 @@ def target_of(folder: Path, soft: int = 0, layers: tuple[int, ...] = LAYERS) -> 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_features_and_distributions_are_those_of_transformers(family, foreign):
     folder = foreign(family)
-    with pytest.raises(ModelError):
+    with nullcontext() if family in SERVED else pytest.raises(ModelError):
         load_model(str(folder))
     model = getattr(transformers, FAMILIES[family][0]).from_pretrained(folder).eval()
     for text, seen in zip(TEXTS, target_of(folder, soft=3).read_all(TEXTS), strict=True):
@@ -84,14 +93,16 @@ def test_embedding_and_head_are_read_without_the_layers(family, foreign):
     assert torch.equal(embedding, whole.embedding) and torch.equal(head, whole.head)
 
 
-def test_a_served_family_shows_the_same_by_either_engine(target):
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+def test_a_served_family_shows_the_same_by_either_engine(family, target, foreign):
     """Nearly: sums have another order."""
-    loaded = load_model(str(target))
+    folder = target if family == "llama" else foreign(family)
+    loaded = load_model(str(folder))
     from paceline.models.networks import build_network
 
     network, _ = build_network(loaded, dtype="float32")
     ours = LocalTarget(network, TargetShape.of(loaded.config), (0, 2, 3), 0, 4)
-    theirs = target_of(target, 4, (0, 2, 3))
+    theirs = target_of(folder, 4, (0, 2, 3))
     for one, other in zip(ours.read_all(TEXTS), theirs.read_all(TEXTS), strict=True):
         torch.testing.assert_close(one.features, other.features, rtol=1e-3, atol=1e-4)
         torch.testing.assert_close(one.probabilities, other.probabilities, rtol=0, atol=2e-3)
@@ -124,6 +135,9 @@ def test_a_run_leaves_a_drafter_that_the_authors_package_reads(foreign, tmp_path
     shape = authors_model(result.drafter).config
     assert shape.dflash_config["mask_token_id"] >= 256, "a row of the embedding without a token"
     assert (shape.hidden_size, shape.num_attention_heads) == (64, 4)
+    renamed = shutil.copytree(folder, tmp_path / "renamed")
+    (found,) = find_drafters(str(renamed), [tmp_path / "run"])
+    assert found.drafter == str(result.drafter) and found.same_weights
 
 
 @pytest.mark.parametrize(
@@ -141,16 +155,44 @@ def test_what_only_our_engine_does_is_refused_by_name(changes, match, foreign, t
         train(config(folder, dataset, tmp_path / "run", steps=1, **changes), quiet)
 
 
-def test_a_target_is_learnt_from_as_it_is_served(target, trainset, tmp_path):
-    """int8 has other features than bfloat16, and close ones."""
-    views = {}
+class Listener(Drafter):
+    """Drafts nothing, and keeps the features of all rows that the engine shows it."""
+
+    name, max_draft_len = "listener", 1
+
+    def __init__(self, layers: tuple[int, ...]) -> None:
+        self.feature_layers = layers
+        self.heard: list[torch.Tensor] = []
+
+    def observe(self, rows: Sequence[ObservedRows]) -> None:
+        for each in rows:
+            assert each.start == sum(map(len, self.heard)) and each.features is not None
+            self.heard.append(each.features.clone())
+
+    def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
+        return DraftBatch([[] for _ in requests])
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_a_target_is_learnt_from_as_it_is_served(backend, target, trainset, tmp_path, monkeypatch):
+    """Features in int8 are those that the int8 engine shows its drafter, bit for bit: a row's bits
+    depend on that row alone. Those of bfloat16 are not."""
+    build = partial(target_engines.build_network, backend=backend)
+    monkeypatch.setattr(target_engines, "build_network", build)
+    seen: dict[str | None, torch.Tensor] = {}
     for quantize in (None, "int8"):
-        run = config(
-            target, trainset, tmp_path, steps=1, dtype="bfloat16", quantize=quantize
-        )  # fmt: skip
-        views[quantize] = prepare(run, Workers("cpu")).target.read(TEXTS[0]).features.float()
-    assert not torch.equal(views[None], views["int8"])
-    torch.testing.assert_close(views[None], views["int8"], rtol=0.2, atol=0.2)
+        run = config(target, trainset, tmp_path, steps=1, dtype="bfloat16", quantize=quantize)
+        trainer = prepare(run, Workers("cpu"))
+        seen[quantize] = trainer.target.read(TEXTS[0]).features
+    listener = Listener(trainer.form.config.target_layer_ids)
+    monkeypatch.setitem(kinds.KINDS, "listener", kinds.KINDS["ngram"])  # taken out afterwards
+    kinds.register("listener")(lambda spec, context: listener)
+    options = {"dtype": "bfloat16", "quantize": "int8", "draft_policy": "fixed", "threads": 1}
+    llm = LLM(str(target), "listener", backend=backend, **options)
+    llm.generate([TEXTS[0].ids.tolist()], SamplingParams(max_tokens=4))
+    served = torch.cat(listener.heard)[: len(TEXTS[0])]
+    assert torch.equal(seen["int8"], served)
+    assert not torch.equal(seen[None], served)
 
 
 def test_what_is_known_of_a_target_is_what_its_config_says(foreign):

@@ -11,15 +11,24 @@ import torch
 from paceline.models.dflash.config import read_dflash_config
 from paceline.models.dflash.module import DFlashModule
 from paceline.training import attention as attention_module
+from paceline.training import flex_attention as flex_module
 from paceline.training import form as form_module
 from paceline.training.attention import PackedAttention, attention_over
-from paceline.training.flex_attention import FlexAttention
+from paceline.training.flex_attention import TILE, FlexAttention
 from paceline.training.packs import Pack
 from paceline.training.padded_attention import PaddedAttention
 from paceline.training.run import prepare
 from paceline.training.workers import Workers
 from tests.models.dflash.tiny import config_json, random_drafter_weights
-from tests.training.attention_twin import KINDS, MASK, dense, flex_by_tiles, rows, small_pack
+from tests.training.attention_twin import (
+    KINDS,
+    MASK,
+    dense,
+    flex_by_tiles,
+    rows,
+    shown_by_tiles,
+    small_pack,
+)
 from tests.training.runs import config
 from tests.training.twins import SIZE
 
@@ -90,6 +99,37 @@ def test_a_run_has_the_form_of_its_setting(setting, form, target, trainset, tmp_
     with no_backward if setting == "flex" else nullcontext():
         trainer.take_step()
     assert {type(attend) for attend in made} == {form}
+
+
+def test_padding_counts_only_where_a_form_pads(target, trainset, tmp_path, monkeypatch):
+    """A group of texts takes as many tokens of its limit as the form has rows of context."""
+    monkeypatch.setattr(flex_module, "compiled", lambda: shown_by_tiles)  # it learns on a CPU
+    packs: dict[str, list[Pack]] = {"auto": [], "padded": [], "flex": []}
+    for setting, made in packs.items():
+        settings = config(
+            target, trainset, tmp_path, steps=1, texts=8, micro=8, micro_tokens=110, anchors=3
+        )
+        object.__setattr__(settings, "attention", setting)  # flex is refused on a CPU
+
+        def noted(pack, form, made=made):
+            made.append(pack)
+            return attention_over(pack, form)
+
+        monkeypatch.setattr(form_module, "attention_over", noted)
+        trainer = prepare(settings, Workers("cpu"))
+        trainer.take_step()
+    side_by_side = [len(pack.context) * longest(pack) for pack in packs["padded"]]
+    behind = [len(pack.tokens) for pack in packs["flex"]]
+    assert max(side_by_side) <= 110 and max(behind) <= 110
+    assert [len(pack.tokens) for pack in packs["auto"]] == behind
+    assert any(len(pack.context) * longest(pack) > 110 for pack in packs["flex"]), "none is padded"
+    for pack in packs["flex"]:  # what the limit counts is what there is, but for a part of a tile
+        flex = FlexAttention(pack, shown_by_tiles)
+        assert 0 <= flex._first_slot - len(pack.tokens) < TILE
+
+
+def longest(pack: Pack) -> int:
+    return max(end - start for start, end in pack.context)
 
 
 @pytest.mark.cuda

@@ -44,7 +44,7 @@ def test_packs_of_an_evaluation_hold_a_few_texts_each():
     def ones(group):
         return [Seen(torch.ones(len(text), 8)) for text in group]
 
-    packs = list(packs_of(texts, 4, ones, SIZE, 250, None, micro=2))
+    packs = list(packs_of(texts, 4, ones, SIZE, 250, None, 2, None, False))
     assert [len(pack.blocks) for pack in packs] == [2, 2, 1]
     for pack in packs:
         for first, last in pack.blocks:
@@ -53,22 +53,29 @@ def test_packs_of_an_evaluation_hold_a_few_texts_each():
 
 
 @pytest.mark.parametrize(
-    ("tokens", "window", "groups"),
+    ("tokens", "window", "padded", "groups"),
     [
-        (None, None, [[10, 12, 30], [31, 90, 200]]),
-        (90, None, [[10, 12, 30], [31], [90], [200]]),
-        (64, None, [[10, 12], [30, 31], [90], [200]]),
-        (1, None, [[10], [12], [30], [31], [90], [200]]),
-        (89, 31, [[10, 12], [30, 31], [90, 200]]),
-        (90, 31, [[10, 12, 30], [31, 90, 200]]),
+        (None, None, True, [[10, 12, 30], [31, 90, 200]]),
+        (90, None, True, [[10, 12, 30], [31], [90], [200]]),
+        (64, None, True, [[10, 12], [30, 31], [90], [200]]),
+        (1, None, True, [[10], [12], [30], [31], [90], [200]]),
+        (89, 31, True, [[10, 12], [30, 31], [90, 200]]),
+        (90, 31, True, [[10, 12, 30], [31, 90, 200]]),
+        (None, None, False, [[10, 12, 30], [31, 90, 200]]),
+        (121, None, False, [[10, 12, 30], [31, 90], [200]]),
+        (120, None, False, [[10, 12, 30], [31], [90], [200]]),
+        (51, None, False, [[10, 12], [30], [31], [90], [200]]),
+        (1, None, False, [[10], [12], [30], [31], [90], [200]]),
+        (89, 31, False, [[10, 12, 30], [31, 90], [200]]),
+        (90, 31, False, [[10, 12, 30], [31, 90, 200]]),
     ],
 )
-def test_texts_go_together_as_far_as_their_padded_context_allows(
-    tokens: int | None, window: int | None, groups: list[list[int]]
+def test_texts_go_together_as_far_as_their_context_allows(
+    tokens: int | None, window: int | None, padded: bool, groups: list[list[int]]
 ) -> None:
     """Each text has one anchor, behind so many tokens."""
     picks = [Pick(random_text(n + 9, 4, 256), torch.tensor([n])) for n in (10, 12, 30, 31, 90, 200)]
-    parts = side_by_side(picks, 3, tokens, window)
+    parts = side_by_side(picks, 3, tokens, window, padded)
     assert [[pick.seen for pick in part] for part in parts] == groups
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tests.training.runs import (
     change_features,
     config,
     drafter_of,
+    losses,
     quiet,
     texts_said,
 )
@@ -75,6 +77,45 @@ def test_a_run_waits_for_a_writer_that_is_killed_and_comes_back(target, tmp_path
         change_features(file)
     changed = settings(target, trainset, tmp_path, "changed", steps=50, features_wait=True)
     assert not alike(weights(drafter_of(changed)), drafter)
+
+
+def test_a_run_that_is_killed_goes_on_beside_its_writer(target, tmp_path):
+    """It is killed while it waits for features and again in a step behind a save, goes on at its
+    last save, and its drafter is that of a run that nothing disturbed."""
+    trainset = write_random_set(tmp_path / "set", target, rows=204)
+    state, steps = tmp_path / "run" / "state.pt", ("--steps", "50")
+    undisturbed = settings(target, trainset, tmp_path, "undisturbed", steps=50, features_wait=True)
+
+    def killed(run: Run) -> int:
+        """Kill it, and return the step that it saved last."""
+        run.send(signal.SIGKILL)
+        run.rest()
+        assert run.process.returncode == -signal.SIGKILL
+        return int(torch.load(state, weights_only=True)["step"])
+
+    with Run(target, trainset, tmp_path, *steps, WRITER) as writer:
+        writer.until(lambda line: 60 < texts_said(line) < 150)
+        writer.send(signal.SIGSTOP)
+        there = len(files(tmp_path))
+        with Run(target, trainset, tmp_path, *steps, TRAINER) as first:
+            first.until(lambda line: f": {there} texts are there" in line)
+            waited = killed(first)
+        with Run(target, trainset, tmp_path, *steps, TRAINER) as second:
+            second.until(lambda line: line.startswith(f"going on at step {waited} of 50"))
+            writer.send(signal.SIGCONT)
+            before = state.stat().st_mtime_ns
+            deadline = time.monotonic() + 60
+            while state.stat().st_mtime_ns == before and time.monotonic() < deadline:
+                time.sleep(0.002)
+            stepped = killed(second)
+        assert 0 < waited < stepped < 50
+        with Run(target, trainset, tmp_path, *steps, TRAINER) as third:
+            third.until(lambda line: line.startswith(f"going on at step {stepped} of 50"))
+            third.rest()
+            writer.rest()
+        assert (third.process.returncode, writer.process.returncode) == (0, 0)
+    assert losses(tmp_path / "run") == losses(whole := drafter_of(undisturbed).parent)
+    assert alike(weights(tmp_path / "run" / "drafter"), weights(whole / "drafter"))
 
 
 @pytest.mark.parametrize(

@@ -170,15 +170,18 @@ def download(repo_id: str, revision: str | None = None) -> Path:
     return Path(folder)
 
 
-def _pull_entry(name: str, entry: CatalogueEntry) -> Path:
-    # Hash and conversion are part of the name: a later release never meets a stale folder.
-    folder = cache_dir() / "models" / f"{name}-{entry.sha256[:8]}-{CONVERSION}"
+def entry_folder(name: str) -> Path:
+    """Return the folder where a model of the catalogue is kept, which need not be there yet. Hash
+    and conversion are part of its name: a later release never meets a stale folder."""
+    return cache_dir() / "models" / f"{name}-{CATALOGUE[name].sha256[:8]}-{CONVERSION}"
 
+
+def _pull_entry(name: str, entry: CatalogueEntry) -> Path:
     def fill(unfinished: Path) -> None:
         with tempfile.TemporaryDirectory(prefix=".fetch.", dir=unfinished) as scratch:
             convert(_fetch(name, entry, Path(scratch)), unfinished)
 
-    return cached_folder(folder, fill)
+    return cached_folder(entry_folder(name), fill)
 
 
 def _fetch(name: str, entry: CatalogueEntry, scratch: Path) -> Path:

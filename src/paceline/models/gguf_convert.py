@@ -46,17 +46,23 @@ ADDED_SPLITS = {
 
 
 def convert_cached(path: Path) -> Path:
-    """Return the converted folder of a GGUF file, made on first use. Its key is the file's path,
-    size, modification time and first megabyte: a file of many gigabytes need not be hashed at every
-    start. Raises ModelError for what cannot be served."""
+    """Return the converted folder of a GGUF file, made on first use. Raises ModelError for what
+    cannot be served."""
+    path = path.resolve()
+    return cached_folder(converted_folder(path), lambda unfinished: convert(path, unfinished))
+
+
+def converted_folder(path: Path) -> Path:
+    """Return the folder where a GGUF file's conversion is kept. Its key is the file's path, size,
+    modification time and first megabyte: a file of many gigabytes need not be hashed at every
+    start."""
     path = path.resolve()
     stat = path.stat()
     with open(path, "rb") as file:
         head = file.read(1 << 20)
     key = hashlib.sha256(head)
     key.update(f"{CONVERSION}|{path}|{stat.st_size}|{stat.st_mtime_ns}".encode())
-    folder = cache_dir() / "gguf" / f"{path.stem}-{key.hexdigest()[:16]}"
-    return cached_folder(folder, lambda unfinished: convert(path, unfinished))
+    return cache_dir() / "gguf" / f"{path.stem}-{key.hexdigest()[:16]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,14 +107,20 @@ class Identified(Protocol):
 
 def identity(loaded: Identified) -> dict[str, str]:
     """Return name, weights_sha256, tokenizer_sha256 and template of a target, as a training set's
-    manifest and a drafter's provenance state them. Files count by name and content, so that a
-    folder may lie anywhere; weights are read again where they were touched, and once a week."""
+    manifest and a drafter's provenance state them."""
     return {
         "name": loaded.name,
-        "weights_sha256": _files_digest(weight_files(loaded.path)),
+        "weights_sha256": weights_digest(loaded.path),
         "tokenizer_sha256": tokenizer_digest(loaded.path),
         "template": template_digest(getattr(loaded.tokenizer, "chat_template", None) or ""),
     }
+
+
+def weights_digest(folder: Path) -> str:
+    """Return SHA-256 of the weights in a model's folder. Files count by name and content, so that a
+    folder may lie anywhere; they are read again where they were touched, and once a week. Raises
+    ModelError for a folder that lacks them."""
+    return _files_digest(weight_files(folder))
 
 
 def tokenizer_digest(folder: Path) -> str:

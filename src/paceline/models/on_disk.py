@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import huggingface_hub
-from huggingface_hub.errors import CacheNotFound
+from huggingface_hub.errors import CacheNotFound, HFValidationError, LocalEntryNotFoundError
 
 from paceline.core import CacheError, ModelError
 from paceline.core.cache import cache_dir
 from paceline.core.checksums import MANIFEST
-from paceline.models.catalog import CATALOGUE
+from paceline.core.names import local_path
+from paceline.models.catalog import CATALOGUE, entry_folder
+from paceline.models.gguf_convert import converted_folder
 from paceline.models.packed_file import remove_packed
 from paceline.models.weights import SafetensorWeights
 
@@ -37,6 +39,20 @@ def stored_models() -> list[StoredModel]:
     """Return the models on disk, largest first. Raises CacheError where the cache has no folder."""
     found = [*_converted("models", PYPI), *_converted("gguf", GGUF), *_of_hub()]
     return sorted(found, key=lambda model: -model.size)
+
+
+def local_folder(name: str) -> Path | None:
+    """Return the folder of a model, by the name that canonical() gives, where it is on this disk,
+    and None where it is not. Nothing is fetched or converted."""
+    path = local_path(name, "model")
+    if name in CATALOGUE:
+        path = entry_folder(name)
+    elif path.suffix == ".gguf" and path.is_file():
+        path = converted_folder(path)
+    elif not path.exists():
+        with suppress(LocalEntryNotFoundError, HFValidationError):
+            path = Path(huggingface_hub.snapshot_download(name, local_files_only=True))
+    return path if path.is_dir() else None
 
 
 def remove(model: StoredModel) -> None:

@@ -129,6 +129,9 @@ def attention_over(pack: Pack, form: str = "auto") -> Attend:
     device of the pack."""
     if form == "flex":
         return FlexAttention(pack)
-    if form == "padded" or pack.features.is_cuda:
-        return PaddedAttention(pack)
-    return PackedAttention(pack)
+    return PaddedAttention(pack) if pads(form, pack.features.device.type) else PackedAttention(pack)
+
+
+def pads(form: str, device: str) -> bool:
+    """Return whether the form of a name pads texts to the longest, on "cpu" or "cuda"."""
+    return form == "padded" or (form == "auto" and device == "cuda")

@@ -112,7 +112,7 @@ class TrainConfig:
     texts: Amount = about("texts of a step", 8)
     micro: Amount = about("texts that are computed at a time", 8)
     micro_tokens: Count | None = about(
-        "tokens of their context, padding included; a longer text is computed alone",
+        "tokens of their context, with its padding; a longer text is computed alone",
         None,
         "no limit",
     )

@@ -78,13 +78,14 @@ def packs_of(
     mask: int,
     window: int | None,
     micro: int,
-    micro_tokens: int | None = None,
+    micro_tokens: int | None,
+    padded: bool,
 ) -> Iterator[Pack]:
     """Yield packs of neighbouring anchors, at most `anchors` of each text, whose blocks see at most
-    `window` tokens of context. `micro` texts and `micro_tokens` tokens, padding included, are the
-    most of a pack."""
+    `window` tokens of context. `micro` texts and `micro_tokens` tokens, if `padded` with padding,
+    are the most of a pack."""
     picks = [Pick(text, window_of(text, anchors, size)) for text in texts]
-    for group in side_by_side(picks, micro, micro_tokens, window):
+    for group in side_by_side(picks, micro, micro_tokens, window, padded):
         yield make_pack(group, read([pick.text for pick in group]), size, mask, window)
 
 

@@ -100,18 +100,19 @@ class Pick:
 
 
 def side_by_side(
-    picks: Sequence[Pick], most: int, tokens: int | None, window: int | None
+    picks: Sequence[Pick], most: int, tokens: int | None, window: int | None, padded: bool
 ) -> Iterator[list[Pick]]:
     """Yield picks, in their order, in groups of at most `most` texts that take at most `tokens`
-    tokens of context when all are padded to the longest. A longer text is a group of its own."""
+    tokens of context, with `padded` when all are padded to the longest. A longer text is a group of
+    its own."""
     group: list[Pick] = []
-    longest = 0
+    lengths: list[int] = []
     for pick in picks:
-        longest = max(longest, pick.context(window))
-        full = tokens is not None and (len(group) + 1) * longest > tokens
-        if group and (len(group) == most or full):
+        lengths.append(pick.context(window))
+        taken = len(lengths) * max(lengths) if padded else sum(lengths)
+        if group and (len(group) == most or (tokens is not None and taken > tokens)):
             yield group
-            group, longest = [], pick.context(window)
+            group, lengths = [], lengths[-1:]
         group.append(pick)
     if group:
         yield group

@@ -16,6 +16,7 @@ import torch
 
 from paceline.core import InvalidRequest
 from paceline.engine.peak import peak_of
+from paceline.training.attention import pads
 from paceline.training.average import Average
 from paceline.training.config import TrainConfig
 from paceline.training.cost import StepCosts
@@ -203,7 +204,8 @@ class Trainer:
         own_picks = sorted(workers.mine(picks), key=lambda pick: pick.context(window))
         with self._counted():
             self.target.fetch([pick.text for pick in own_picks])
-        parts = list(side_by_side(own_picks, config.micro, config.micro_tokens, window))
+        padded = pads(config.attention, config.device)
+        parts = list(side_by_side(own_picks, config.micro, config.micro_tokens, window, padded))
         # What on_policy samples is that of the step, also after an interruption.
         torch.manual_seed(seed_for(config.seed, self.step, workers.rank))
         sums = torch.zeros(7, dtype=torch.float64)
@@ -309,7 +311,8 @@ class Trainer:
         config, own_texts = self.config, self.workers.mine(texts)
         self.target.fetch(own_texts)
         mask, target = self.form.config.mask_token_id, self.target
-        limits = target.window, config.micro, config.micro_tokens
+        padded = pads(config.attention, config.device)
+        limits = target.window, config.micro, config.micro_tokens, padded
         anchors, size = config.eval_anchors, self._size
         for pack in packs_of(own_texts, anchors, target.read_all, size, mask, *limits):
             yield pack.to(self.workers.device)
