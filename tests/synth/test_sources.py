@@ -114,12 +114,19 @@ def test_packages_by_format(
     with pytest.raises(InvalidRequest, match="at least one file of the package") as caught:
         read(tmp_path, {**spec, "files": "*.none"})
     assert caught.value.field == "sources[0].files"
-    with pytest.raises(InvalidRequest, match="pip install no-such-corpus") as caught:
-        read(tmp_path, {**spec, "package": "no-such-corpus"})
-    assert caught.value.field == "sources[0].package"
     with pytest.raises(InvalidRequest, match="'json', 'jsonl', 'yaml' or 'csv'") as caught:
         read(tmp_path, {**spec, "format": "pickle"})
     assert caught.value.field == "sources[0].format"
+
+
+def test_packages_that_are_not_installed_are_named_together(tmp_path: Path) -> None:
+    spec = {"kind": "package", "files": "*.x", "format": "json"}
+    there = {**spec, "package": "pytest"}
+    first, second = ({**spec, "package": f"no-such-{name}"} for name in ("corpus", "chats"))
+    names = "pip install --no-deps no-such-corpus no-such-chats$"
+    with pytest.raises(InvalidRequest, match=names) as caught:
+        read(tmp_path, there, first, second, first)
+    assert (caught.value.field, caught.value.value) == ("sources[1].package", "no-such-corpus")
 
 
 def test_a_broken_record_is_named_with_its_line(tmp_path: Path) -> None:

