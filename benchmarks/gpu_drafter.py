@@ -222,24 +222,28 @@ def evaluate(args: argparse.Namespace, plan: Plan) -> dict[str, AcceptanceNumber
             continue
         begun, report = plan.gone, args.out / f"{name.replace(' ', '-')}.html"
         words = evaluate_words(args, prompts.format(args.out / "set"), report)
-        command("evaluate", words, shown=True)
+        command("evaluate", words, shown=True, written=report)
         last = plan.gone - begun
         print(f"evaluate, {name}: {plan.took(begun)}", flush=True)
-        (result,) = Evaluation.read_file(report.with_suffix(".json"), "report").results
-        results[name] = result.acceptance[DRAFTER]
+        evaluation = Evaluation.read_file(report.with_suffix(".json"), "report")
+        if evaluation.text_is_broken:
+            print(f"evaluate, {name}: TEXTS DIFFER from those without drafts", flush=True)
+        results[name] = evaluation.results[0].acceptance[DRAFTER]
     return results
 
 
-def command(name: str, words: Sequence[str], shown: bool = False) -> str:
+def command(
+    name: str, words: Sequence[str], shown: bool = False, written: Path | None = None
+) -> str:
     """Run a `paceline` command and return what it printed, or let it print where it is `shown`.
-    Raises SystemExit where it fails."""
+    Raises SystemExit where it fails, but not where it has `written` its report all the same."""
     print(f"\n$ paceline {name} {shlex.join(words)}", flush=True)
     done = subprocess.run(
         [sys.executable, "-m", "paceline.cli", name, *words],
         stdout=None if shown else subprocess.PIPE,
         text=True,
     )
-    if done.returncode:
+    if done.returncode and not (written and written.exists()):
         raise SystemExit(f"{name}: exit code {done.returncode}")
     return done.stdout or ""
 

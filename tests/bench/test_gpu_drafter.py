@@ -112,16 +112,17 @@ def test_training_has_what_is_left_and_is_not_begun_with_next_to_nothing(recipe:
 
 
 def test_sets_are_measured_as_long_as_there_is_time(
-    recipe: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    recipe: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
 ) -> None:
     args = argparse.Namespace(model="m", device="cpu", out=tmp_path, minutes=10)
     plan, asked = recipe.Plan(10, start=time.monotonic() - 530), []
     numbers = {"requests": 5, "rounds": 9, "drafted_rounds": 9, "al_mean_of_requests": 4.0}
     numbers |= {"al": 4.0, "al_interval": [3.5, 4.5], "positions": [], "contexts": []}
     acceptance = {recipe.DRAFTER: recipe.AcceptanceNumbers.read(numbers, "acceptance")}
-    evaluation = argparse.Namespace(results=[argparse.Namespace(acceptance=acceptance)])
+    result = argparse.Namespace(acceptance=acceptance)
+    evaluation = argparse.Namespace(results=[result], text_is_broken=True)
 
-    def command(name: str, words: list[str], shown: bool) -> str:
+    def command(name: str, words: list[str], shown: bool, written: Path) -> str:
         asked.append(words[2])
         object.__setattr__(plan, "start", plan.start - 40)  # it took 40 seconds
         return ""
@@ -132,6 +133,8 @@ def test_sets_are_measured_as_long_as_there_is_time(
     monkeypatch.setattr(recipe.Evaluation, "read_file", lambda path, field: evaluation)
     results = recipe.evaluate(args, plan)
     assert asked == [str(tmp_path / "set")] and list(results) == ["held out"]
+    said = capsys.readouterr().out
+    assert "held out: TEXTS DIFFER" in said and "no time is left for demo" in said
     plan, manifest.counts = recipe.Plan(10), {}
     assert list(recipe.evaluate(args, plan)) == ["held out", "demo"]
     lines = list(recipe.lines_of(results))
@@ -140,6 +143,16 @@ def test_sets_are_measured_as_long_as_there_is_time(
         ("mean of 1", "", "", "4.00", "met"),
     ]
     assert recipe.verdict(3.99) == "missed" and recipe.verdict(None) == "not measured"
+
+
+def test_a_command_that_fails_ends_the_run_unless_it_wrote_its_report(
+    recipe: Any, tmp_path: Path
+) -> None:
+    report = tmp_path / "report.html"
+    with pytest.raises(SystemExit, match="no-such-command: exit code 2"):
+        recipe.command("no-such-command", [], written=report)
+    report.touch()
+    assert recipe.command("no-such-command", [], written=report) == ""
 
 
 @pytest.mark.slow
