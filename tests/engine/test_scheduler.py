@@ -278,6 +278,15 @@ def test_step_cost_is_linear_between_and_beyond_and_never_falls() -> None:
     assert cost.rows_within(1.0001 * cost(60), 60, most=4) == 0
 
 
+def test_many_rows_cost_what_more_tiles_cost_and_not_what_a_row_of_the_last_one_does() -> None:
+    """Rows 49 to 64 share a tile on AMX: along their line a prompt of 512 tokens would be free."""
+    tiles = [1, 16, 17, 32, 33, 48, 49, 64], [1.0, 1.1, 1.3, 1.4, 1.7, 1.8, 2.1, 2.2]
+    assert StepCost(*tiles)(512) == pytest.approx(2.2 + 448 * 0.8 / 32)
+    dearer = StepCost(*tiles)
+    dearer.observe(64, 2.6)
+    assert dearer(512) < 1.25 * StepCost(*tiles)(512)
+
+
 def test_what_a_step_looks_back_on_costs_time_and_is_learned_apart() -> None:
     cost = StepCost([1, 64], [1.0, 4.0], per_key=1e-4, per_pair=1e-5)
     back = cost.looking_back(4096, 51)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -243,13 +243,20 @@ class StepCost:
         return self.seconds[above] + slope * (max(rows, self.rows[0]) - self.rows[above])
 
     def _segment(self, rows: int) -> tuple[int, float]:
-        """The end of the line that `rows` lies on, as an index, and the line's slope."""
+        """The end of the line that `rows` lies on, as an index, and the line's slope.
+
+        Beyond the grid the line is that from half of the last size to the last: what rows cost
+        that share a tile with others says little about what more tiles cost.
+        """
         seconds = self.seconds
         if len(seconds) == 1:
             return 0, 0.0
         above = min(max(1, bisect_left(self.rows, rows)), len(seconds) - 1)
-        rise = seconds[above] - seconds[above - 1]
-        return above, rise / (self.rows[above] - self.rows[above - 1])
+        below = above - 1
+        if rows > self.rows[-1]:
+            below = max(0, bisect_right(self.rows, self.rows[-1] // 2) - 1)
+        rise = seconds[above] - seconds[below]
+        return above, rise / (self.rows[above] - self.rows[below])
 
     def rows_within(
         self,
