@@ -90,7 +90,7 @@ class Plan:
 
     @property
     def gone(self) -> float:
-        """The minutes since the start."""
+        """Return the minutes since the start."""
         return (time.monotonic() - self.start) / 60
 
     def took(self, since: float) -> str:
@@ -103,7 +103,7 @@ class Plan:
 
     @property
     def train_hours(self) -> float:
-        """What is left for training. Raises SystemExit where that is next to nothing."""
+        """Return what is left for training. Raises SystemExit where that is next to nothing."""
         minutes = (1 - EVALUATE) * self.minutes - self.gone
         if minutes < LEAST * self.minutes:
             raise SystemExit(
