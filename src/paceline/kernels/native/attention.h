@@ -289,6 +289,7 @@ inline void attention_item(const AttentionShape& shape, const AttentionItem& ite
     Partial* running = (Partial*)(out + m * dim);
     Partial* partial = running + m;
     const int64_t last = Span(shape, item, m - 1).high;
+    const float scale = shape.scale * 1.44269504f;  // of powers of two
     for (int64_t c = item.c0; c < item.c1; c++) {
         const int64_t start = c * kChunkTokens;
         const int64_t tokens = last + 1 - start < kChunkTokens ? last + 1 - start : kChunkTokens;
@@ -296,17 +297,25 @@ inline void attention_item(const AttentionShape& shape, const AttentionItem& ite
         locate_blocks(kv, c, blocks, last / kBlockTokens + 1, work.blocks);
         if (c == item.c1 - 1) next.locate(shape, work.blocks);
         chunk_scores(m, work);
+        auto seen = [&](const Span& span) {
+            return SeenTokens(std::max<int64_t>(span.low - start, 0),
+                              std::min(span.high + 1 - start, tokens));
+        };
+        // All maxima first: the weights of a row would wait for its own.
+        for (int64_t i = 0; i < m; i++) {
+            const Span span(shape, item, i);
+            if (span.reaches(c))
+                partial[i].maximum =
+                    largest_seen(work.scores + i * kChunkTokens, seen(span)) * scale;
+        }
         for (int64_t i = 0; i < m; i++) {
             const Span span(shape, item, i);
             uint16_t* p = (uint16_t*)(work.weights + i * (kChunkTokens / 2));
-            if (span.reaches(c)) {
-                const int64_t from = span.low - start, to = span.high + 1 - start;
-                partial[i] =
-                    softmax_row(work.scores + i * kChunkTokens, from > 0 ? from : 0,
-                                to < tokens ? to : tokens, blocks, shape.scale * 1.44269504f, p);
-            } else {  // out of this row's sight: its tile mates still need defined weights
+            if (span.reaches(c))
+                partial[i].sum = weigh_row(work.scores + i * kChunkTokens, seen(span), blocks,
+                                           scale, partial[i].maximum, p);
+            else  // out of this row's sight: its tile mates still need defined weights
                 memset(p, 0, blocks * kBlockTokens * sizeof(uint16_t));
-            }
         }
         chunk_values(m, work);
         for (int64_t i = 0; i < m; i++) {

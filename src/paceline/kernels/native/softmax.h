@@ -22,33 +22,51 @@ inline float max_of(const float* s, int64_t vectors) {
     return max_lane(max(max(top[0], top[1]), max(top[2], top[3])));
 }
 
-// Scores of one row in a chunk -> bf16 probabilities relative to the chunk's own maximum.
-// Tokens from…to-1 count; the rest of the chunk's `blocks` gets probability 0.
-inline Partial softmax_row(float* s, int64_t from, int64_t to, int64_t blocks, float log2_scale,
-                           uint16_t* p) {
-    const IVec lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    const int64_t begin = from / kLanes, whole = to / kLanes, end = ceil_div(to, kLanes);
-    const IVec after = lane >= (int32_t)(from % kLanes), before = lane < (int32_t)(to % kLanes);
-    auto hide = [&](int64_t b, Vec v, Vec hidden) {
-        if (b == begin && from % kLanes) v = select(after, v, hidden);
-        return b == whole ? select(before, v, hidden) : v;
-    };
-    for (int64_t b : {begin, whole})
-        if (b < end) store(s + b * kLanes, hide(b, load(s + b * kLanes), splat(-3.0e38f)));
-    const float maximum = max_of(s + begin * kLanes, end - begin) * log2_scale;
+// The tokens from…to-1 of a chunk, which a row sees: vectors `begin`…`end` - 1, of which the first
+// and the one at `whole` may be seen in part.
+struct SeenTokens {
+    int64_t begin, whole, end;
+    int32_t from, to;  // within the first vector, and the one at `whole`
+
+    SeenTokens(int64_t first, int64_t behind)
+        : begin(first / kLanes),
+          whole(behind / kLanes),
+          end(ceil_div(behind, kLanes)),
+          from((int32_t)(first % kLanes)),
+          to((int32_t)(behind % kLanes)) {}
+
+    Vec hide(int64_t b, Vec v, Vec hidden) const {
+        const IVec lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+        if (b == begin && from) v = select(lane >= from, v, hidden);
+        return b == whole ? select(lane < to, v, hidden) : v;
+    }
+};
+
+// The largest score that a row sees; the others of its vectors become very small.
+inline float largest_seen(float* s, const SeenTokens& seen) {
+    for (int64_t b : {seen.begin, seen.whole})
+        if (b < seen.end)
+            store(s + b * kLanes, seen.hide(b, load(s + b * kLanes), splat(-3.0e38f)));
+    return max_of(s + seen.begin * kLanes, seen.end - seen.begin);
+}
+
+// Scores of one row in a chunk -> bf16 probabilities relative to `maximum`, that of the chunk, and
+// their sum. What the row does not see of the chunk's `blocks` gets probability 0.
+inline float weigh_row(const float* s, const SeenTokens& seen, int64_t blocks, float log2_scale,
+                       float maximum, uint16_t* p) {
     Vec total = {};
-    auto weigh = [&](int64_t b, auto&& seen) {
-        const Vec e = seen(exp2(load(s + b * kLanes) * log2_scale - maximum));
+    auto weigh = [&](int64_t b, auto&& shown) {
+        const Vec e = shown(exp2(load(s + b * kLanes) * log2_scale - maximum));
         total += e;
         store_bf16(p + b * kLanes, e);
     };
-    auto partly = [&](int64_t b) { weigh(b, [&](Vec e) { return hide(b, e, Vec{}); }); };
-    for (int64_t b = 0; b < begin; b++) store_bf16(p + b * kLanes, Vec{});
-    partly(begin);
-    for (int64_t b = begin + 1; b < whole; b++) weigh(b, [](Vec e) { return e; });
-    if (whole > begin && whole < end) partly(whole);
-    for (int64_t b = end; b < blocks; b++) store_bf16(p + b * kLanes, Vec{});
-    return {maximum, sum(total)};
+    auto partly = [&](int64_t b) { weigh(b, [&](Vec e) { return seen.hide(b, e, Vec{}); }); };
+    for (int64_t b = 0; b < seen.begin; b++) store_bf16(p + b * kLanes, Vec{});
+    partly(seen.begin);
+    for (int64_t b = seen.begin + 1; b < seen.whole; b++) weigh(b, [](Vec e) { return e; });
+    if (seen.whole > seen.begin && seen.whole < seen.end) partly(seen.whole);
+    for (int64_t b = seen.end; b < blocks; b++) store_bf16(p + b * kLanes, Vec{});
+    return sum(total);
 }
 
 // Folds a chunk's partial into the running one. Not inlined, so that it is the same code, with the
