@@ -60,6 +60,7 @@ def tables(
     add("kernels", folder, "--contexts", "128,512,4096,16384")
     add("decode", folder, *peer)
     each("int8", "speed quality", folder)
+    add("host_time", model)
     add("starts", model)
     add("starts", model, "--serve=--quantize int8", name="starts-int8")
     each("speculation", "replay overhead drafters", folder)

@@ -142,7 +142,9 @@ def judge(trainers: Sequence[Trainer], texts: Sequence[Text]) -> list[Pairs]:
     target, shape = trainers[0].target, trainers[0].form.config
     drafts = shape.block_size, shape.mask_token_id, target.window
     found: list[list[tuple[int, int]]] = [[] for _ in trainers]
-    for pack in packs_of(texts, WHOLE, target.read_all, *drafts, micro=8):
+    for pack in packs_of(
+        texts, WHOLE, target.read_all, *drafts, micro=8, micro_tokens=None, padded=True
+    ):
         for trainer, pairs in zip(trainers, found, strict=True):
             accepted = trainer.form.right(pack).cumprod(1).sum(1)
             for first, last in pack.blocks:

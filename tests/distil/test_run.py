@@ -10,14 +10,17 @@ from typing import Any
 import pytest
 import torch
 
+from paceline import LLM, SamplingParams
 from paceline.cli import main
 from paceline.core import InvalidRequest
 from paceline.dataset.run_log import read_log
 from paceline.distil.config import DistilConfig
 from paceline.distil.course import Course, Diverged, lr_share
 from paceline.distil.inputs import read_inputs
+from paceline.distil.questions import TASK_TOKENS
 from paceline.distil.run import distil
 from paceline.training.state import STATE
+from tests.training.conftest import PROMPTS
 
 OPTIONS: dict[str, Any] = {
     "rank": 0, "steps": 40, "texts": 8, "lr": 3e-3, "threads": 1, "eval_every": 10,
@@ -59,6 +62,25 @@ def test_a_student_that_is_better_is_kept(
     result = distil(config(student, answers, tmp_path / "run", steps=2), quiet)
     assert result.student is not None and (result.student / "config.json").is_file()
     assert not (tmp_path / "run" / "candidate").exists()
+
+
+def test_a_student_that_forgot_its_tasks_is_not_kept(
+    student: Path, answers: Path, tmp_path: Path
+) -> None:
+    """What the student says before is what is right: it learns to say something else."""
+    llm = LLM(str(student), None, threads=1)
+    told = SamplingParams(temperature=0.0, max_tokens=TASK_TOKENS)
+    right = [result.text.strip() for result in llm.generate(PROMPTS[:6], told)]
+    tasks = tmp_path / "tasks.jsonl"
+    lines = zip(PROMPTS, right, strict=False)
+    tasks.write_text("\n".join(json.dumps({"prompt": p, "answer": r}) for p, r in lines))
+    chosen = config(student, answers, tmp_path / "run", tasks={"own words": str(tasks)})
+    result = distil(chosen, quiet)
+    report = json.loads((tmp_path / "run" / "scores.json").read_text())
+    assert report["before"]["tasks"] == {"own words": 1.0}
+    after = report["after"]["tasks"]["own words"]
+    assert after < 0.95 and result.student is None
+    assert f"own words: {after:.3f} of the tasks right, 1.000 before" in result.reasons
 
 
 def test_a_student_that_learnt_nothing_is_not_kept(

@@ -65,8 +65,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     (source(kind="sql"), "sources[0].kind", "jsonl, text, package, phrases, self"),
     (source(unit="function"), "sources[0].unit", "expected one of name, part"),
     (source(name="a#1"), "sources[0].name", "without #"),
-    (source(part="neighbour"), "sources", "trained on"),
-    (source(part="foreign"), "sources", "trained on"),
+    (source(part="neighbour"), "sources", "to train on or to judge by"),
     (derived(of="none"), "sources[1].of", "a source above it"),
     (derived(of="copy"), "sources[1].of", "a source above it"),
     (derived({"kind": "self", "path": None}), "sources[1].of", "with prompts of its own"),
@@ -137,6 +136,38 @@ def test_defaults_and_shares(tmp_path: Path) -> None:
     alone = read_app(description(tmp_path, "m", **source()), tmp_path)
     assert alone.shares == {"on_task": 1.0}
     assert json.dumps(app.given)  # the manifest keeps it
+
+
+def test_a_base_gives_what_is_left_out(tmp_path: Path) -> None:
+    whole = description(tmp_path, "m")
+    (tmp_path / "shop.yaml").write_text(json.dumps(whole))
+    changes = {"name": "tiny again", "sampling": {"max_tokens": 8}}
+    app = read_app({"base": "shop.yaml", "seed": None, **changes}, tmp_path)
+    expected = read_app({**whole, **changes}, tmp_path)
+    assert app == expected and app.sampling.temperature == (1.0,)  # a field is taken whole
+    assert app.given == expected.given  # a set is made again without the base
+
+
+@pytest.mark.parametrize("base", [3, "", "none.yaml", "../shop.yaml", "list.yaml", "based.yaml"])
+def test_a_base_that_is_no_whole_description_is_refused(base: object, tmp_path: Path) -> None:
+    inner = tmp_path / "apps"
+    inner.mkdir()
+    for folder in (tmp_path, inner):
+        (folder / "shop.yaml").write_text(json.dumps(description(folder, "m")))
+    (inner / "list.yaml").write_text("- a")
+    (inner / "based.yaml").write_text("base: shop.yaml")
+    with pytest.raises(InvalidRequest) as caught:
+        read_app({"base": base}, inner)
+    assert caught.value.field == "base"
+    assert read_app({"base": "shop.yaml"}, inner).name == "tiny"
+
+
+@pytest.mark.parametrize("name", ["support-varied", "support-tau2"])
+def test_agents_of_one_shop_differ_in_what_they_are_asked_alone(name: str) -> None:
+    agents = [load_app(ROOT / "apps" / f"{each}.yaml") for each in ("support", name)]
+    sent = [(app.name, app.system, app.grammar, app.sampling) for app in agents]
+    assert sent[0] == sent[1]
+    assert agents[0].sources != agents[1].sources
 
 
 @pytest.mark.parametrize("name", ["support", "general"])

@@ -25,7 +25,7 @@ def test_every_setting_is_an_option_with_the_same_default() -> None:
     options = options_of(TrainCommand)
     for name, field in fields_of(TrainConfig).items():
         assert name in options
-        written = ("held_out", "out_of_domain", "mix", "trackers", *NEEDED)
+        written = ("held_out", "out_of_domain", "mix", "trackers", "target_options", *NEEDED)
         assert name in written or getattr(given, name) == field.get_default(), name
 
 

@@ -31,10 +31,13 @@ def write(folder: Path, rows: dict[str, list[tuple[str, int]]]) -> Path:
     return folder
 
 
-def read(tmp_path: Path, rows: dict[str, list[tuple[str, int]]]) -> dict[str, dict[str, list[int]]]:
+def read(
+    tmp_path: Path, rows: dict[str, list[tuple[str, int]]], **changes: object
+) -> dict[str, dict[str, list[int]]]:
     folder = write(tmp_path / "shop", rows)
     identity = dict.fromkeys(("tokenizer_sha256", "template", "weights_sha256"), "")
-    data = read_data(config(tmp_path, folder, tmp_path / "run", steps=1), identity, 100)
+    chosen = config(tmp_path, folder, tmp_path / "run", steps=1, **changes)
+    data = read_data(chosen, identity, 100)
     kinds = {"held_out": data.held_out, "foreign": data.foreign, "other": data.out_of_domain}
     told = {
         kind: {name: [int(text.ids[0]) for text in texts] for name, texts in sets.items()}
@@ -57,6 +60,22 @@ def test_chat_is_judged_apart_from_the_task_and_foreign_prompts_never_learnt(tmp
 def test_a_set_of_one_kind_is_judged_as_before(tmp_path):
     told = read(tmp_path, {"train": ROWS["train"], "held_out": [("replay", 20), ("replay", 21)]})
     assert told["held_out"] == {"shop": [20, 21]} and told["foreign"] == told["other"] == {}
+
+
+def test_a_further_set_may_have_foreign_prompts_alone(tmp_path):
+    other = write(tmp_path / "benchmark", {"foreign": [("foreign", 50), ("foreign", 51)]})
+    told = read(tmp_path, ROWS, held_out={"theirs": str(other)})
+    assert told["foreign"] == {"shop": [40, 41], "theirs": [50, 51]}
+    assert told["held_out"] == {"shop": [20, 22]}
+
+
+def test_foreign_prompts_of_a_set_that_holds_out_nothing_have_a_gap_too():
+    score = lambda length: Score(10, length, (0.5,))  # noqa: E731
+    progress = Progress(0.05, judged=True)
+    held = {"s": score(2.0), "t": score(3.0)}
+    progress.add(0, held, {}, {"s": score(1.5), "theirs": score(1.75)})
+    numbers = progress.numbers()
+    assert (numbers["gap/s"], numbers["gap/theirs"]) == (0.5, 0.75)
 
 
 def test_foreign_prompts_do_not_decide_which_drafter_is_the_best():

@@ -42,6 +42,8 @@ from tests.training.runs import config, quiet
         ("attention", "flex", "attention: got 'flex'; expected auto or padded, .* on a CPU"),
         ("target_devices", 2, "target_devices: got 2; expected target_engine vllm beside it"),
         ("target_python", "python3", "target_python: got 'python3'; expected target_engine vllm"),
+        ("target_options", {"dtype": "auto"}, "target_options: got 'dtype'; expected an option th"),
+        ("target_options", {"seed": "1"}, "target_options: got .*; expected target_engine vllm"),
     ],
 )
 def test_settings_that_cannot_be_are_refused_by_name(field, value, match, target, tmp_path):
@@ -176,6 +178,9 @@ def test_a_set_that_is_to_be_watched_must_have_what_is_watched(target, trainset,
     write_manifest(bare, manifest)
     watched = {"out_of_domain": {"bare": str(bare)}}
     with pytest.raises(InvalidRequest, match=r"out_of_domain: .* a set with a held_out split"):
+        train(config(target, trainset, tmp_path / "run", steps=1, **watched), quiet)
+    watched = {"held_out": {"bare": str(bare)}}
+    with pytest.raises(InvalidRequest, match=r"held_out: .* held_out or foreign split"):
         train(config(target, trainset, tmp_path / "run", steps=1, **watched), quiet)
     with pytest.raises(InvalidRequest, match=r"held_out: .* a set with a held_out split"):
         train(config(target, bare, tmp_path / "run", steps=1), quiet)

@@ -30,6 +30,7 @@ from paceline.training.workers import Workers
 from tests.training.conftest import PROMPTS, write_set
 from tests.training.runs import arguments, config, drafter_of, lengths, losses, quiet
 
+COSTS = (1.1, 1.12, 1.14, 1.16, 1.18)  # of rounds that draft 1, 2, … tokens
 FILES = {"drafter", "log.jsonl", "stable.pt", "state.pt"}
 
 
@@ -39,6 +40,7 @@ FILES = {"drafter", "log.jsonl", "stable.pt", "state.pt"}
         {"optimizer": "adamw"},
         {"optimizer": "muon", "generation": "dflash2"},
         {"mix": {"ce": 0.5, "on_policy": 0.5}, "layers": None, "taps": None, "block": None},
+        {"mix": {"ce": 0.5, "expected_speedup": 0.5}, "soft_tokens": 8, "round_costs": COSTS},
     ],
     ids=str,
 )

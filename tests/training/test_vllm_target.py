@@ -206,6 +206,20 @@ def test_vllm_is_told_over_how_many_devices_it_spreads_the_target(
         run(target, trainset, tmp_path / str(devices), python, **options)
 
 
+def test_vllm_is_told_how_the_target_is_served(target, trainset, tmp_path, stand_in):
+    """Features of a target that is served in another way are others."""
+    served = {"quantization": "fp8", "enforce_eager": "false", "num_gpu_blocks_override": "512"}
+    told = {"quantization": "fp8", "enforce_eager": False, "num_gpu_blocks_override": 512}
+    folder = {"features_folder": str(tmp_path / "features"), "features_gb": 0.0}
+    python = stand_in(f"assert job['options'] == {told}, job")
+    run(target, trainset, tmp_path / "run", python, target_options=served, **folder)
+    made = json.loads((tmp_path / "run" / "drafter" / "provenance.json").read_text())
+    assert made["settings"]["target_options"] == served
+    run(target, trainset, tmp_path / "plain", stand_in("assert job['options'] == {}, job"))
+    with pytest.raises(InvalidRequest, match=r"options \{\}; this one has \{'quantization': 'fp8'"):
+        run(target, trainset, tmp_path / "other", python, **folder)
+
+
 def test_devices_that_cannot_share_a_layer_are_refused(target, tmp_path):
     found = read_target(str(target))
     shape = replace(found.shape, num_heads=12, num_kv_heads=4)

@@ -12,6 +12,7 @@ from typing import Any
 from paceline.core import Grammar, SamplingParams
 from paceline.distil.questions import TASK_TOKENS, Question, Task
 from paceline.engine.tool_formats import ToolFormat
+from paceline.evaluate.doctor import encoded
 from paceline.llm import LLM
 
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
@@ -110,7 +111,8 @@ def _fits(llm: LLM, grammar: Grammar, text: str) -> bool:
 def right_answers(llm: LLM, tasks: Sequence[Task]) -> int:
     """Return how many tasks a model answers right at T=0."""
     params = SamplingParams(temperature=0.0, max_tokens=TASK_TOKENS)
-    results = llm.chat([task.messages for task in tasks], params)
+    prompts = [encoded(llm.tokenizer, task.messages) for task in tasks]
+    results = llm.generate(prompts, params)
     return sum(is_right(task.answer, r.text) for task, r in zip(tasks, results, strict=True))
 
 

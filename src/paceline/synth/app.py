@@ -218,8 +218,8 @@ class App(YamlDocument):
         for index, name in enumerate(names):
             if name in names[:index]:
                 raise InvalidRequest(f"sources[{index}].name", name, "a name of its own")
-        if not {"on_task", "replay"} & set(self._parts()):
-            expected = "a source that may be trained on: on_task or replay"
+        if set(self._parts()) == {"neighbour"}:
+            expected = "a source to train on or to judge by: on_task, replay or foreign"
             raise InvalidRequest("sources", names, expected)
         self._check_mix()
         self._check_derived()
@@ -271,17 +271,23 @@ def load_app(path: Path) -> App:
 
     Raises InvalidRequest that names the field and what would be right.
     """
+    return read_app(_read_yaml(path, "app"), path.parent)
+
+
+def _read_yaml(path: Path, field: str) -> object:
+    """Read a YAML file. Raises InvalidRequest (`field`)."""
     try:
         text = path.read_text("utf-8")
     except (OSError, ValueError) as error:
-        raise InvalidRequest("app", str(path), f"a readable YAML file ({error})") from error
-    return read_app(parse_yaml(text, str(path), "app"), path.parent)
+        raise InvalidRequest(field, str(path), f"a readable YAML file ({error})") from error
+    return parse_yaml(text, str(path), field)
 
 
 def read_app(value: object, folder: Path) -> App:
     """Read the description of an application from plain values; paths are taken from `folder`."""
     if not isinstance(value, dict):
         raise InvalidRequest("app", value, f"a mapping with {', '.join(App.model_fields)}")
+    value = _with_base(value, folder)
     app = App.read(value, context=folder)
     try:
         app._given = json.loads(json.dumps(value, allow_nan=False))
@@ -291,3 +297,21 @@ def read_app(value: object, folder: Path) -> App:
     app._bounds = app.read_bounds(folder)
     app.check()
     return app
+
+
+def _with_base(value: dict[str, object], folder: Path) -> dict[str, object]:
+    """Return a description with those fields of its `base` that it leaves out.
+
+    `base` names another description in `folder`, which has no base itself. Raises InvalidRequest.
+    """
+    name = value.get("base")
+    if name is None:
+        return value
+    expected = "the name of another description in the same folder, without a base of its own"
+    if not isinstance(name, str) or not name or Path(name).name != name:
+        raise InvalidRequest("base", name, expected)
+    base = _read_yaml(folder / name, "base")
+    if not isinstance(base, dict) or base.get("base") is not None:
+        raise InvalidRequest("base", name, expected)
+    own = {field: item for field, item in value.items() if item is not None and field != "base"}
+    return {**base, **own}

@@ -55,6 +55,11 @@ Sets = Annotated[
 RoundCosts = Annotated[tuple[Annotated[float, Between(1e-3, 1e3)], ...], BeforeValidator(as_tuple)]
 Tracker = Literal["tensorboard", "wandb", "trackio", "mlflow"]
 TargetEngine = Literal["paceline", "transformers", "vllm", "sglang"]
+# Options of vLLM's LLM that the settings of a run decide.
+SET_HERE = {
+    "model", "dtype", "max_model_len", "tensor_parallel_size", "enable_prefix_caching",
+    "disable_log_stats", "speculative_config", "kv_transfer_config",
+}  # fmt: skip
 
 
 def _optional(name: str, description: str) -> Any:
@@ -180,6 +185,11 @@ class TrainConfig:
     target_devices: Annotated[int, Between(1, 1024)] | None = about(
         "devices that vLLM spreads the target over, by tensor parallelism", None, "1"
     )
+    target_options: dict[str, str] = about(
+        "NAME=VALUE of a further option of vLLM's LLM, as the target is served with it, like "
+        "quantization=fp8; repeatable",
+        dict,
+    )
     target_url: str | None = about(
         "the address of the SGLang server that computes the target", None
     )
@@ -277,11 +287,15 @@ class TrainConfig:
             ),
             ("target_python", self.with_vllm, "target_engine vllm beside it"),
             ("target_devices", self.with_vllm, "target_engine vllm beside it"),
+            ("target_options", self.with_vllm, "target_engine vllm beside it"),
             ("target_url", self.target_engine == "sglang", "target_engine sglang beside it"),
         ):
             value = getattr(self, name)
-            if value is not None and value is not False and not effective:
+            is_given = value is not None and value is not False and value != {}
+            if is_given and not effective:
                 yield InvalidRequest(name, value, needed)
+        for name in self.target_options.keys() & SET_HERE:
+            yield InvalidRequest("target_options", name, "an option that train does not set itself")
 
     @property
     def soft(self) -> bool:

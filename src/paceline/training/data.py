@@ -154,10 +154,13 @@ def read_data(config: TrainConfig, target_identity: Mapping[str, str], most: int
         if name in manifests:
             raise InvalidRequest("sets", name, "a name of its own for every set")
         manifests[name] = read_manifest(Path(folder))
-    for option, sets in (("held_out", config.held_out), ("out_of_domain", config.out_of_domain)):
+    for option, sets, splits in (
+        ("held_out", config.held_out, ("held_out", "foreign")),
+        ("out_of_domain", config.out_of_domain, ("held_out",)),
+    ):
         for name, folder in sets.items():
-            if not manifests[name].of("held_out"):
-                raise InvalidRequest(option, folder, "a set with a held_out split")
+            if not any(map(manifests[name].of, splits)):
+                raise InvalidRequest(option, folder, f"a set with a {' or '.join(splits)} split")
     check_target(manifests, target_identity)
     texts = read_texts([Path(folder) for folder in config.sets], "train", most)
     count = len(texts)

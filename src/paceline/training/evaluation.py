@@ -213,11 +213,11 @@ def _held_out(entry: Mapping[str, Any]) -> float:
 
 
 def production_gaps(scores: Mapping[str, Any]) -> dict[str, float]:
-    """Return the production gap of each set in an entry of a history: AL on its held-out prompts
-    minus AL on its foreign ones. Entries of older runs have none."""
+    """Return the production gap of each set in an entry of a history: AL on its held-out prompts,
+    or the mean of all sets' where it holds out none, minus AL on its foreign ones. Entries of older
+    runs have none."""
     held, foreign = scores["held_out"], scores.get("foreign", {})
     return {
-        name: held[name]["length"] - score["length"]
+        name: (held[name]["length"] if name in held else _held_out(scores)) - score["length"]
         for name, score in foreign.items()
-        if name in held
     }

@@ -20,6 +20,7 @@ from typing import Literal
 from uuid import uuid4
 
 import torch
+from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
@@ -42,11 +43,13 @@ HEADER_BYTES = 1024  # more than safetensors writes before so few tensors
 
 class FeatureSource(Document):
     """The origin of features: the target, by the digest of its weights, as `engine` computed it in
-    such numbers; the layers, which number from 0; and how many likely tokens stand beside them."""
+    such numbers and with such options of its own; the layers, which number from 0; and how many
+    likely tokens stand beside them."""
 
     format: Literal["paceline-features/1"] = FORMAT
     weights_sha256: str
     engine: TargetEngine
+    options: dict[str, str] = Field(default_factory=dict)  # folders of before have none
     numbers: Literal["bfloat16", "float32"]
     quantize: Literal["int8"] | None
     layers: list[int]

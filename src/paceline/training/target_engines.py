@@ -71,6 +71,7 @@ def other_model(
             longest,
             alone,
             config.target_devices or 1,
+            config.target_options,
         )
     if _engine(config, found) == "paceline":
         return None
@@ -153,6 +154,7 @@ def feature_folder(
     source = FeatureSource(
         weights_sha256=identity(found)["weights_sha256"],
         engine=_engine(config, found),
+        options=config.target_options,
         numbers=config.dtype,
         quantize=config.quantize,
         layers=list(shape.target_layer_ids),

@@ -72,8 +72,8 @@ class TransformersModel:
     def _spread(self, workers: Workers) -> None:
         """Spread the layers over all processes; each keeps the rest, embedding and head, whole.
 
-        What was read from the checkpoint is mapped, so that no process ever holds more than its
-        share of the layers and the one that computes.
+        What was read from the checkpoint is mapped, so that no process holds more than its share of
+        the layers and the one that computes, where the checkpoint has the numbers of this dtype.
         """
         mesh = init_device_mesh(torch.device(workers.device).type, (workers.count,))
         for layer in self.layers:

@@ -10,9 +10,10 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 import torch
@@ -37,7 +38,8 @@ class VLLMModel:
 
     `python` is an interpreter or an environment's folder, None where a user named none; `longest`
     is the most tokens of a text; `alone` is false in a run of several processes, which start no
-    vLLM; `devices` share each layer. The constructor raises ModelError for a checkpoint without an
+    vLLM; `devices` share each layer; `options` are further ones of vLLM's LLM, their values in JSON
+    or as plain text. The constructor raises ModelError for a checkpoint without an
     embedding or head of the usual name, and InvalidRequest for devices that cannot share a layer.
     """
 
@@ -51,8 +53,10 @@ class VLLMModel:
         longest: int,
         alone: bool,
         devices: int = 1,
+        options: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         _check_devices(target, devices)
+        self._options = {name: _value(text) for name, text in options.items()}
         self.name, self._path, self._longest = target.name, target.path, longest
         self._dtype, self._python, self._alone, self._devices = dtype, python, alone, devices
         self._folder: Path | None = None
@@ -106,6 +110,7 @@ class VLLMModel:
             "layers": sorted(layers),
             "longest": self._longest,
             "devices": self._devices,
+            "options": self._options,
             "folder": str(self._folder),
         }
         try:
@@ -144,6 +149,15 @@ class VLLMModel:
             raise ModelError(f"{self.name}: vLLM wrote features of another text to {file}")
         ascending = sorted(layers)
         return states[:, [ascending.index(layer) for layer in layers]].flatten(1)
+
+
+def _value(text: str) -> object:
+    """Return what a text is in JSON, or the text itself."""
+    try:
+        value: object = json.loads(text)
+    except ValueError:
+        return text
+    return value
 
 
 def _say(process: subprocess.Popen[str], line: str) -> bool:

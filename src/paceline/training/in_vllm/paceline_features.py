@@ -1,10 +1,11 @@
 """Features of texts, computed by vLLM, whose Python runs this file: it imports nothing of Paceline.
 
 The first line on stdin is an object: `model` (a folder), `dtype`, `layers` (ascending, from 0),
-`longest` (tokens of the longest text), `devices` (that share each layer) and `folder` (for one file
-of each text). Every further line is a list of texts, each a list of token ids; the answer on stdout
-is the list of their files, which hold `hidden_states` [tokens, layers, hidden] and `token_ids`. The
-process ends with stdin, and removes the folder. Everything else that is printed goes to stderr.
+`longest` (tokens of the longest text), `devices` (that share each layer), `options` (further ones
+of vLLM's LLM) and `folder` (for one file of each text). Every further line is a list of texts, each
+a list of token ids; the answer on stdout is the list of their files, which hold `hidden_states`
+[tokens, layers, hidden] and `token_ids`. The process ends with stdin, and removes the folder.
+Everything else that is printed goes to stderr.
 """
 
 import contextlib
@@ -29,7 +30,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.example_hidden_states_connecto
     extract_from_kv_cache,
 )
 
-GPU_SHARE = 0.5  # of a GPU's memory: the trainer may need the rest
+# What `options` may change. Of a GPU's memory the trainer may need the rest.
+DEFAULTS = {"enforce_eager": True, "gpu_memory_utilization": 0.5}
 
 
 class Written:
@@ -62,9 +64,7 @@ def load(job):
         dtype=job["dtype"],
         max_model_len=job["longest"] + 1,
         tensor_parallel_size=job["devices"],
-        enforce_eager=True,
         enable_prefix_caching=False,
-        gpu_memory_utilization=GPU_SHARE,
         disable_log_stats=True,
         speculative_config={
             "method": "extract_hidden_states",
@@ -80,6 +80,7 @@ def load(job):
                 "use_synchronization_lock": False,
             },
         ),
+        **{**DEFAULTS, **job["options"]},
     )
 
 
