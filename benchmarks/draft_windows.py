@@ -84,12 +84,12 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16")
     args = parser.parse_args()
     others = [f"w{window}=dflash:{args.drafter},window={window}" for window in args.windows]
-    drafters = [f"own=dflash:{args.drafter}", *others]
+    drafters = [f"trained=dflash:{args.drafter}", *others]
     llm = LLM(
         args.model, drafters, draft_policy="fixed:7", prefix_cache=False, max_num_seqs=4,
         dtype=args.dtype, max_model_len=max(args.contexts) + args.tokens + 100,
     )  # fmt: skip
-    own = llm.engine.drafters["own"].window
+    trained = llm.engine.drafters["trained"].window
     rows, first = [], None
     for context in args.contexts:
         prompts = [asked(llm, question, context) for question in QUESTIONS[: args.questions]]
@@ -107,7 +107,7 @@ def main() -> None:
     table(
         f"{Path(args.drafter).name} for {args.model} in {args.dtype}, {args.questions} questions, "
         f"up to {args.tokens} tokens, T=0 ({machine()})",
-        ["prompt tokens", f"AL, ÷ the first, its own window of {own}", *shown, "rounds of each"],
+        ["prompt tokens", f"AL, ÷ the first, window of {trained}", *shown, "rounds of each"],
         rows,
     )
 

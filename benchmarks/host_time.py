@@ -1,6 +1,6 @@
 """Host time: what a plain decode step takes outside the native forward.
 
-    python benchmarks/host_time.py MODEL [--at-once 1 8 32] [--steps 200]
+    python benchmarks/host_time.py MODEL [--at-once 1 8 32] [--steps 200] [--rounds 5]
 
 One engine without a drafter in bf16 and one in int8, at each number of requests in turns. A clock
 is read before and after each step and each native forward, and nothing else is recorded: the spans
@@ -51,15 +51,15 @@ def times(llm: LLM, library: TimedLibrary, at_once: int, steps: int) -> np.ndarr
         for number, prompt in enumerate(prompts)
     ]
     llm.engine.add(requests)
-    found = []
+    seconds = []
     while llm.engine.has_work:
-        decoding = all(request.output_len for request in requests)
+        decoding = all(r.output_len and r.finish_reason is None for r in requests)
         start, before = time.perf_counter(), library.forward
         llm.engine.step()
         taken = time.perf_counter() - start
         if decoding:
-            found.append((taken, taken - (library.forward - before)))
-    return np.array(found[:steps])
+            seconds.append((taken, taken - (library.forward - before)))
+    return np.array(seconds[:steps])
 
 
 def main() -> None:

@@ -131,6 +131,11 @@ def opened(args: argparse.Namespace, drafter: Path) -> Trainer:
         model=args.model, sets=(learnt,), held_out={"held": held}, out=str(args.out / "none"),
         init=str(drafter), steps=1, head_tokens=1, features_gb=0.0, quantize=args.quantize,
     )  # fmt: skip
+    return judge_of(config)
+
+
+def judge_of(config: TrainConfig) -> Trainer:
+    """A trainer whose drafter judges, and learns nothing."""
     trainer = prepare(config, Workers("cpu"))
     trainer.form.eval()
     return trainer

@@ -19,7 +19,7 @@ import torch
 from ablation import between
 from draft_windows import acceptance_length, asked
 from harness import machine, table
-from long_contexts import judge
+from long_contexts import judge, judge_of
 from prompts import QUESTIONS
 
 from paceline import LLM, SamplingParams
@@ -27,9 +27,7 @@ from paceline.bench.turns import change_interval
 from paceline.dataset.loops import loop_start
 from paceline.training.config import TrainConfig
 from paceline.training.packs import Text
-from paceline.training.run import prepare
 from paceline.training.trainer import Trainer
-from paceline.training.workers import Workers
 
 SHORTEST = 10  # tokens of an answer that is judged
 
@@ -39,9 +37,7 @@ def opened(args: argparse.Namespace) -> Trainer:
         model=args.model, sets=(args.set,), out=str(Path(args.set) / "none"), init=args.drafter,
         steps=1, head_tokens=1, features_gb=0.0, max_tokens=max(args.contexts) + args.tokens + 100,
     )  # fmt: skip
-    trainer = prepare(config, Workers("cpu"))
-    trainer.form.eval()
-    return trainer
+    return judge_of(config)
 
 
 def answers(llm: LLM, prompts: list[list[int]], tokens: int) -> list[list[int]]:
@@ -51,13 +47,13 @@ def answers(llm: LLM, prompts: list[list[int]], tokens: int) -> list[list[int]]:
 
 def texts(prompts: list[list[int]], said: list[list[int]], first: int) -> list[Text]:
     """The texts of the answers that are long enough, numbered from `first` on."""
-    found = []
+    judged: list[Text] = []
     for prompt, answer in zip(prompts, said, strict=True):
         if len(answer) >= SHORTEST:
             ids = torch.tensor(prompt + answer)
             spoken = torch.arange(len(ids)) >= len(prompt)
-            found.append(Text(first + len(found), ids, spoken, "", 0.0))
-    return found
+            judged.append(Text(first + len(judged), ids, spoken, "", 0.0))
+    return judged
 
 
 def main() -> None:

@@ -29,7 +29,7 @@ def derived(base: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any
 
 
 WRONG: list[tuple[dict[str, Any], str, str]] = [
-    ({"colour": "red"}, "colour", "expected one of name, model"),
+    ({"colour": "red"}, "colour", "expected one of name, base"),
     ({"name": None}, "name", "required"),
     ({"name": ""}, "name", "not empty"),
     ({"system": 7}, "system", "text"),
@@ -163,7 +163,7 @@ def test_a_base_that_is_no_whole_description_is_refused(base: object, tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["support-varied", "support-tau2"])
-def test_agents_of_one_shop_differ_in_what_they_are_asked_alone(name: str) -> None:
+def test_agents_of_one_shop_are_sent_the_same_beside_other_prompts(name: str) -> None:
     agents = [load_app(ROOT / "apps" / f"{each}.yaml") for each in ("support", name)]
     sent = [(app.name, app.system, app.grammar, app.sampling) for app in agents]
     assert sent[0] == sent[1]

@@ -29,6 +29,14 @@ def test_every_setting_is_an_option_with_the_same_default() -> None:
         assert name in written or getattr(given, name) == field.get_default(), name
 
 
+def test_options_of_vllm_are_read_from_the_command_line() -> None:
+    named = ["--target-options", "quantization=fp8", "--target-options", 'hf_overrides={"a": 1}']
+    given = parse(
+        ["train", "set", "--out", "run", "--steps", "1", "--target-engine", "vllm", *named]
+    )
+    assert given.target_options == {"quantization": "fp8", "hf_overrides": '{"a": 1}'}
+
+
 def test_help_tells_bounds_choices_and_defaults(capsys, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     with pytest.raises(SystemExit):

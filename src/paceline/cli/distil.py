@@ -7,7 +7,7 @@ from typing import Annotated
 from rich.console import Console
 
 from paceline.cli.option import Argument
-from paceline.cli.train import find_set, find_target, named_paths
+from paceline.cli.train import find_set, find_target, named_values
 from paceline.core import InvalidRequest
 from paceline.core.document_help import about
 from paceline.core.documents import checked
@@ -18,7 +18,7 @@ from paceline.training.config import Sets
 
 NOT_BETTER = 3  # exit code of a run whose student is no better than the model that it was
 ABOUT = {name: field.description or "" for name, field in fields_of(DistilConfig).items()}
-NamedFiles = Annotated[dict[str, str], named_paths("FILE"), Argument(metavar="NAME=FILE")]
+NamedFiles = Annotated[dict[str, str], named_values("FILE"), Argument(metavar="NAME=FILE")]
 
 
 def _find_app(text: str) -> None:

@@ -21,19 +21,19 @@ REGRESSED = 3  # exit code where a fall out of domain is why there is no drafter
 ABOUT = {name: field.description or "" for name, field in fields_of(TrainConfig).items()}
 
 
-def named_paths(kind: str) -> BeforeValidator:
-    """Read NAME=PATH of the command line, where `kind` says what a path is, such as FOLDER."""
+def named_values(kind: str) -> BeforeValidator:
+    """Read NAME=VALUE of the command line, where `kind` says what a value is, such as FOLDER."""
 
     def read(values: object, info: ValidationInfo) -> object:
         if not isinstance(values, list):
             return values
-        paths: dict[str, str] = {}
-        for value in values:
-            name, _, path = value.partition("=")
-            if not (name and path) or name in paths:
-                raise InvalidRequest(info.field_name or "", value, f"NAME={kind}, each name once")
-            paths[name] = path
-        return paths
+        named: dict[str, str] = {}
+        for text in values:
+            name, _, value = text.partition("=")
+            if not (name and value) or name in named:
+                raise InvalidRequest(info.field_name or "", text, f"NAME={kind}, each name once")
+            named[name] = value
+        return named
 
     return BeforeValidator(read)
 
@@ -86,7 +86,7 @@ def _find_named_set(text: str) -> None:
 
 NamedFolders = Annotated[
     dict[str, str],
-    named_paths("FOLDER"),
+    named_values("FOLDER"),
     Argument(metavar="NAME=FOLDER", look_up=_find_named_set),
 ]
 LIST = Argument(metavar="LIST")
@@ -109,6 +109,9 @@ class TrainCommand(TrainConfig):
     init: Annotated[str, Argument(look_up=_find_drafter)] | None = about(
         ABOUT["init"], None, "random weights"
     )
+    target_options: Annotated[
+        dict[str, str], named_values("VALUE"), Argument(metavar="NAME=VALUE")
+    ] = about(ABOUT["target_options"], dict)
     steps: Annotated[Count, Argument(instead=("epochs", "hours"))] | None = about(
         ABOUT["steps"], None
     )

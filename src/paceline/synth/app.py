@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import PrivateAttr, model_validator
+from pydantic import ConfigDict, PrivateAttr, model_validator
 
 from paceline.core import InvalidRequest, SamplingParams
 from paceline.core.document_help import about
@@ -93,10 +93,24 @@ class Size(YamlDocument):
         return self.rows or self.answer_tokens or 0
 
 
+def _with_fewer_needed(schema: dict[str, Any]) -> None:
+    """Tell in a JSON schema that a description with a base needs no other field."""
+    schema["anyOf"] = [{"required": schema.pop("required")}, {"required": ["base"]}]
+
+
 class App(YamlDocument):
     """An application. The descriptions of the fields are the table of docs/training-data.md."""
 
+    model_config = ConfigDict(json_schema_extra=_with_fewer_needed)
+
     name: NonEmpty = about("what the application is called")
+    # Only files have it: read_app() puts the fields of the base in its place.
+    base: NonEmpty | None = about(
+        "the name of another description in the same folder, without a base of its own, whose "
+        "fields hold where this one leaves them out",
+        None,
+        "none",
+    )
     model: NonEmpty = about(
         "the target: a name that `paceline list` shows, folder, GGUF file or hub id (`--model` "
         "overrides it)",

@@ -301,7 +301,7 @@ inline void attention_item(const AttentionShape& shape, const AttentionItem& ite
             return SeenTokens(std::max<int64_t>(span.low - start, 0),
                               std::min(span.high + 1 - start, tokens));
         };
-        // All maxima first: the weights of a row would wait for its own.
+        // All maxima come first, so that no row waits for its own.
         for (int64_t i = 0; i < m; i++) {
             const Span span(shape, item, i);
             if (span.reaches(c))
