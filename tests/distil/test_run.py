@@ -67,7 +67,7 @@ def test_a_student_that_is_better_is_kept(
 def test_a_student_that_forgot_its_tasks_is_not_kept(
     student: Path, answers: Path, tmp_path: Path
 ) -> None:
-    """What the student says before is what is right: it learns to say something else."""
+    """The tasks ask for the student's own words of before, and it learns other ones."""
     llm = LLM(str(student), None, threads=1)
     told = SamplingParams(temperature=0.0, max_tokens=TASK_TOKENS)
     right = [result.text.strip() for result in llm.generate(PROMPTS[:6], told)]

@@ -118,7 +118,8 @@ OLD: dict[str, Any] = {  # what earlier releases wrote, in short
     "format": "paceline-drafter/1",
     "init": {
         "name": "begin",
-        "made": {"init": None, "step": 9, "settings": {"texts": 8, "lr": None, "threads": 4},
+        "made": {"init": None, "step": 9,
+                 "settings": {"texts": 8, "lr": None, "threads": 4, "target_options": {}},
                  "data": {"s": {"digest": "d", "sources": [{"name": "n", "licence": "MIT"}]}}},
     },
     "evaluation": {

@@ -294,7 +294,7 @@ class TrainConfig:
             is_given = value is not None and value is not False and value != {}
             if is_given and not effective:
                 yield InvalidRequest(name, value, needed)
-        for name in self.target_options.keys() & SET_HERE:
+        for name in sorted(self.target_options.keys() & SET_HERE):
             yield InvalidRequest("target_options", name, "an option that train does not set itself")
 
     @property

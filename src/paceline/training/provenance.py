@@ -72,7 +72,7 @@ def _making(record: Provenance) -> dict[str, Any]:
         "settings": {
             name: value
             for name, value in settings.items()
-            if value is not None and name not in OF_THE_MACHINE
+            if value not in (None, {}) and name not in OF_THE_MACHINE
         },
         "step": record["step"],
     }

@@ -289,7 +289,7 @@ inline void attention_item(const AttentionShape& shape, const AttentionItem& ite
     Partial* running = (Partial*)(out + m * dim);
     Partial* partial = running + m;
     const int64_t last = Span(shape, item, m - 1).high;
-    const float scale = shape.scale * 1.44269504f;  // of powers of two
+    const float scale = shape.scale * 1.44269504f;  // log2(e): weights are powers of two
     for (int64_t c = item.c0; c < item.c1; c++) {
         const int64_t start = c * kChunkTokens;
         const int64_t tokens = last + 1 - start < kChunkTokens ? last + 1 - start : kChunkTokens;
