@@ -39,8 +39,8 @@ def tables(
     llama: str | None,
     small: str | None,
 ) -> list[Table]:
-    """Return all tables in order; those that want what is None are left out, and draft trees where
-    no drafter is shipped for `model`.
+    """Return all tables in order; those that want what is None are left out, and those of the
+    shipped drafter where none is shipped for `model`.
 
     `folder` holds the weights of `model`, `build` what tables leave to others; `vllm` and
     `openvino` are interpreters with these engines, `llama` is a folder of prepare_peers.sh, `small`
@@ -65,7 +65,11 @@ def tables(
     add("starts", model, "--serve=--quantize int8", name="starts-int8")
     each("speculation", "replay overhead drafters", folder)
     each("serving", "throughput prefill join http log memory", folder, *peer)
-    each("autospec", "capture swap memory corpus", model)
+    add("prompt_share", model)
+    add("options", model)
+    add("capture", model)
+    add("beside_training", model)
+    each("autospec", "swap memory corpus", model)
     if small:
         each("speculation", "draft-model", model, small)
         each("int8", "acceptance", model, small)
@@ -81,10 +85,12 @@ def tables(
     each("block_drafts", "speedup draws", model, overfitted)
     default = ("--policy", "throughput")
     add("block_drafts", "speedup", model, overfitted, *default, name="block_drafts-policy")
+    add("calibration", model, overfitted, "suffix")
     each("block_drafts", "cost context", model)
     if shipped_folder(model):
         add("draft_trees", model, model)
         add("draft_trees", model, model, *default, name="draft_trees-policy")
+        add("draft_windows", model, model)
     cells = str(build / "never_slower_auto.jsonl")
     each("never_slower", "run", model, "--out", cells)
     return found

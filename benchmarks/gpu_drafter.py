@@ -59,8 +59,9 @@ class Scale:
     evaluate: tuple[str, ...]
 
 
-# On cuda: what the shipped drafter of smollm2-135m was trained with on H200s (docs/benchmarks.md).
-# `synth` takes as many rows at once as fit there, and half of the memory is for features.
+# On cuda: what the shipped drafter of smollm2-135m was trained with on H200s
+# (docs/benchmarks-training.md). `synth` takes as many rows at once as fit there, and half of the
+# memory is for features.
 SCALES = {
     "cuda": Scale(
         synth=(),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
+import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -65,25 +68,43 @@ def test_tables_of_peers_are_there_if_peers_are(all_tables: Any) -> None:
     assert names(small="s") - alone == {"speculation-draft-model", "int8-acceptance"}
 
 
-def test_draft_trees_are_measured_with_the_drafter_that_is_shipped(all_tables: Any) -> None:
-    def trees(model: str) -> dict[str, tuple[str, ...]]:
+def test_the_drafter_that_is_shipped_is_measured(all_tables: Any) -> None:
+    def shipped(model: str) -> dict[str, tuple[str, ...]]:
         peers = dict.fromkeys(("vllm", "openvino", "llama", "small"))
         found = all_tables.tables(model, "/folder", Path("build"), **peers)
-        return {t.name: t.command[1:] for t in found if "draft_trees" in t.command[0]}
+        return {t.name: t.command[1:] for t in found if t.name.startswith("draft_")}
 
     both = ("smollm2-135m", "smollm2-135m")  # the target, and its drafter
     assert shipped_folder("smollm2-135m") is not None
-    assert trees("smollm2-135m") == {
+    assert shipped("smollm2-135m") == {
         "draft_trees": both,
         "draft_trees-policy": (*both, "--policy", "throughput"),
+        "draft_windows": both,
     }
-    assert trees("qwen2.5-coder-0.5b") == {} and trees("/a/folder") == {}
+    assert shipped("qwen2.5-coder-0.5b") == {} and shipped("/a/folder") == {}
 
 
-def test_every_table_is_a_script_that_is_there(all_tables: Any) -> None:
+class ArgumentsRead(Exception):
+    """A script has taken its arguments."""
+
+
+def test_every_script_takes_the_arguments_that_it_is_given(
+    all_tables: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = argparse.ArgumentParser.parse_args
+
+    def read_and_stop(parser: argparse.ArgumentParser) -> None:
+        read(parser)
+        raise ArgumentsRead
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", read_and_stop)
     peers = {"vllm": "python", "openvino": "python", "llama": "folder", "small": "s"}
-    for table in all_tables.tables("smollm2-135m", "/m", Path("build"), **peers):
-        assert Path(table.command[0]).is_file(), table
+    found = all_tables.tables("smollm2-135m", "/m", Path("build"), **peers)
+    assert len(found) > 30
+    for table in found:
+        monkeypatch.setattr(sys, "argv", list(table.command))
+        with pytest.raises(ArgumentsRead):
+            runpy.run_path(table.command[0], run_name="__main__")
 
 
 def test_engines_that_know_no_names_of_ours_are_given_the_folder(all_tables: Any) -> None:

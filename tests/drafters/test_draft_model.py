@@ -359,7 +359,7 @@ def test_spec_builds_the_model_it_names(tmp_path, monkeypatch):
         draft_model, "build_network", lambda *_, **how: asked.append(how) or (small_network(), "")
     )
     drafter = build(parse_spec(f"small=draft_model:{tmp_path},max_draft_len=5,backend=torch"))
-    runs = {"dtype": "bfloat16", "device": "cpu", "backend": "torch"}
+    runs = {"dtype": "bfloat16", "device": "cpu", "backend": "torch", "quantize": "auto"}
     assert asked == [str(tmp_path), {**runs, "max_positions": 1024}]
     assert (drafter.name, drafter.version, drafter.max_draft_len) == ("small", tmp_path.name, 5)
     assert drafter.kv == small_network().kv_spec

@@ -150,13 +150,16 @@ def test_the_shipped_text_is_prose_and_code() -> None:
 
 def test_the_memory_plan_counts_quantised_weights(tmp_path: Path) -> None:
     folder = save_tiny(tmp_path)
-    drafter = f"small=draft_model:{folder}"
-    plans = {q: engine_of(folder, drafter=drafter, quantize=q).plan for q in (None, "int8")}
+    drafter = f"small=draft_model:{folder},quantize="
+    plans = {
+        q: engine_of(folder, drafter=drafter + (q or "none"), quantize=q).plan
+        for q in (None, "int8")
+    }
     plain, quantised = plans[None], plans["int8"]
     assert plain is not None and quantised is not None
     for field in ("weight_bytes", "drafter_weight_bytes"):
         assert getattr(quantised, field) < getattr(plain, field)
-    mixed = engine_of(folder, drafter=f"{drafter},quantize=none").plan
+    mixed = engine_of(folder, drafter=f"{drafter}none").plan
     assert mixed is not None
     assert mixed.drafter_weight_bytes == plain.drafter_weight_bytes
 

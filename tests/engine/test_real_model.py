@@ -19,7 +19,8 @@ TALKS = [
     [{"role": "user", "content": f"Put every word of this on a line of its own: {TEXT}"}],
     [{"role": "user", "content": "List the first ten square numbers, one per line."}],
 ]
-DRAFTERS = ["auto", "ngram", "suffix", "self=draft_model:smollm2-135m,max_draft_len=4"]
+SELF = "self=draft_model:smollm2-135m,quantize=none,max_draft_len=4"
+DRAFTERS = ["auto", "ngram", "suffix", SELF]
 
 
 @pytest.fixture(scope="module")

@@ -106,6 +106,14 @@ def test_what_quantize_stands_for(monkeypatch: pytest.MonkeyPatch) -> None:
         recipe_of("int4", "cpu", "bfloat16")
 
 
+def test_what_a_drafter_is_quantised_to() -> None:
+    for path in ("amx", "avx512bf16"):
+        assert recipe_of("auto", "cpu", "bfloat16", path) == INT8
+    for path in ("portable", None):
+        assert recipe_of("auto", "cpu", "bfloat16", path) == UNQUANTIZED
+    assert recipe_of("auto", "cuda", "bfloat16") == UNQUANTIZED
+
+
 def test_fp8_refuses_shapes_that_have_no_product() -> None:
     with pytest.raises(ModelError, match=r"\[48, 90\]"):
         Fp8Linear(random(48, 90))

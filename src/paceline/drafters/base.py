@@ -156,6 +156,7 @@ class Recorded(Protocol):
     """A network whose time can be recorded by part: see `models.batch`."""
 
     streamed_parts: dict[str, int]
+    number: str
 
     def record(self, spans: Spans) -> None: ...
 

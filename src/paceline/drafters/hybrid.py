@@ -101,7 +101,7 @@ def trained_share(folder: Path) -> float:
 
 def sober(confidence: float) -> float:
     """Return the chance that a looked-up token stands: above 1/2, half the log-odds of its
-    confidence. docs/benchmarks.md has the measurement."""
+    confidence. docs/benchmarks-training.md has the measurement."""
     if confidence <= 0.5:
         return confidence
     odds = math.sqrt(confidence / max(1 - confidence, 1e-6))

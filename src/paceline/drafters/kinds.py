@@ -13,7 +13,7 @@ from paceline.core import MAX_DRAFT_LEN, InvalidRequest
 from paceline.drafters.base import Drafter
 from paceline.models.loader import LoadedModel
 from paceline.models.networks import BACKENDS, DEVICES, DTYPES
-from paceline.models.quantized import QUANTIZE
+from paceline.models.quantized import DRAFTERS, QUANTIZE
 
 Reader = Callable[[str, str], object]  # (field, text) -> value, or InvalidRequest
 Settings: TypeAlias = dict[str, Any]  # arguments by name, each checked by its Reader
@@ -44,7 +44,8 @@ class BuildContext:
     """The settings of the engine that a drafter is built for.
 
     target    the loaded target; None where a spec is only checked. Its weights may be consumed.
-    dtype, device, backend, quantize   how the target runs; a drafter that is a network runs alike
+    dtype, device, backend, quantize   how the target runs; a drafter that is a network runs alike,
+              and may be quantised where the target is not
     needs_q   whether the verification rule judges sampled drafts by the q they were drawn from
     window    the most tokens of context that a draft may look at; 0: all; None: as many as the
               drafter was trained on
@@ -63,6 +64,7 @@ class BuildContext:
         """NETWORK_OPTIONS that the user did not set, and `draw` where the rule needs q, which only
         sampled drafts have."""
         settings = {name: getattr(self, name) for name in NETWORK_OPTIONS}
+        settings["quantize"] = self.quantize or DRAFTERS
         return settings | ({"draw": "sample"} if self.needs_q else {})
 
 

@@ -129,13 +129,18 @@ def _identity(config: EngineConfig, parts: Parts) -> dict[str, object]:
         "kernels": source_digest(),
         "quantize": config.quantize,
         "threads": torch.get_num_threads(),
-        "drafting": [*config.drafter_specs, *_windows(parts.drafters)],
+        "drafting": [*config.drafter_specs, *_windows(parts.drafters), *_bytes(parts.drafters)],
     }
 
 
 def _windows(drafters: Mapping[str, Drafter]) -> list[int | None]:
     """Return the windows of the drafters that have one, None where it is all of the context."""
     return [drafter.window for drafter in drafters.values() if isinstance(drafter, Windowed)]
+
+
+def _bytes(drafters: Mapping[str, Drafter]) -> list[int]:
+    """Return the bytes of the drafters' weights, which tell quantised ones from others."""
+    return [drafter.weight_bytes for drafter in drafters.values()]
 
 
 def drafters_for(config: EngineConfig, loaded: LoadedModel | None) -> dict[str, Drafter]:

@@ -80,8 +80,7 @@ class DrafterBuilder:
         for folder in network_folders([text], self.target.name):
             with suppress(ModelError):  # what is wrong with a drafter is said when it is built
                 least += drafter_bytes(folder / "config.json", self.context.dtype)
-        if self.context.quantize is not None:
-            least //= 2
+        least //= 2  # where its layers become int8
         self._check_room(name, DrafterBytes(least), room, "at least ")
         drafter = make_drafters([text], self.context)[name]
         self._check_room(name, DrafterBytes.of(drafter, self.plan), room)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from weakref import WeakKeyDictionary
 
-from paceline.drafters.base import Reporting
+from paceline.drafters.base import Networked, Reporting
 from paceline.engine.config import EngineConfig
 from paceline.engine.engine import Engine
 from paceline.engine.needs import size_text
@@ -60,6 +60,7 @@ def start_up_rows(engine: Engine) -> list[tuple[str, str]]:
             if isinstance(drafter, Reporting)
             for row in drafter.start_up_rows
         ),
+        *_quantized_drafters(engine),
         ("rule", config.rule + ("" if engine.verifier.lossless else " (NOT lossless)")),
     ]
 
@@ -78,3 +79,19 @@ def _quantized(engine: Engine) -> list[tuple[str, str]]:
         if getattr(config, name) != getattr(usual, name)
     ]
     return [(number, f"`paceline quality {config.model}{''.join(options)}` measures what it costs")]
+
+
+def _quantized_drafters(engine: Engine) -> list[tuple[str, str]]:
+    """Return the rows of drafters whose layers are quantised where the target's are not."""
+    if engine.config.quantize is not None:
+        return []
+    networks = {
+        name: drafter.network
+        for name, drafter in engine.drafters.items()
+        if isinstance(drafter, Networked)
+    }
+    return [
+        (f"layers of {name}", f"{network.number}: drafts are verified, so this changes no text")
+        for name, network in networks.items()
+        if network is not None and network.number
+    ]

@@ -86,6 +86,7 @@ class PagedNetwork(Protocol):
     streamed_bytes: int  # the bytes that a forward of few rows reads, those that it shares included
     streamed_parts: dict[str, int]  # the same by part of the forward (Part)
     device: torch.device
+    number: str  # what its linear layers are quantised to, "" where they are not
 
     def allocate_kv(self, num_blocks: int) -> None:
         """Allocate zeroed KV for `num_blocks` blocks of BLOCK_SIZE tokens, in place of any."""

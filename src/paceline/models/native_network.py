@@ -50,7 +50,7 @@ class KernelNetwork:
         self.library, self.device, self.max_positions = library, torch.device("cpu"), max_positions
         self.kv_spec = KVSpec(config.num_layers, config.num_kv_heads, config.head_dim, 2)
         self._shape, self._layers = config, (abi.Layer * config.num_layers)()
-        self._packer = Packer(library, shapes, recipe, key)
+        self._packer, self.number = Packer(library, shapes, recipe, key), recipe.number
         tables = rope_tables(config.rope, config.head_dim, max_positions)
         cos, sin = (self._packer.keep(table).data_ptr() for table in tables)
         self.structure = abi.Model(

@@ -107,6 +107,7 @@ class DecoderStack:
         recipe: Recipe,
     ) -> None:
         self.device, self.dtype, self._shape = device, dtype, shape
+        self.number = recipe.number
         self.kv_spec = KVSpec(shape.num_layers, shape.num_kv_heads, shape.head_dim, dtype.itemsize)
         self.layers = [
             DecoderLayer(shape, weights, prefix, device, dtype, recipe) for prefix in prefixes

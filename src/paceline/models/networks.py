@@ -53,11 +53,12 @@ def build_network(
     native, why = native_fits(loaded.config, dtype, device)
     if backend == "native" and not native:
         raise ModelError(f"backend: got 'native', but {why}; expected auto or torch")
-    recipe = recipe_of(quantize, device, dtype)
+    fused = native and backend != "torch"
+    recipe = recipe_of(quantize, device, dtype, why if fused else None)
     positions = max_positions or loaded.max_context
     with byte_progress(f"loading {loaded.name}", stored_bytes(loaded.weights)) as advance:
         weights = CountedWeights(loaded.weights, advance)
-        if native and backend != "torch":
+        if fused:
             stored = loaded.weights if isinstance(loaded.weights, SafetensorWeights) else None
             network: Network = NativeNetwork(loaded.config, weights, positions, recipe, stored)
             return network, f"native kernels ({why})"

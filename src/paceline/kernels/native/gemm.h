@@ -53,7 +53,7 @@ inline bool is_intel() {
 #endif
 }
 // Beside up to so many rows AMD's hardware prefetches best alone; Intel's never does
-// (docs/benchmarks.md, "One forward, by rows").
+// (docs/earlier-measurements.md, "One forward, by rows").
 inline int64_t alone_rows() { return is_intel() ? 0 : 4; }
 
 // Up to so many rows, fetches stand between the products; beside more, compilers place them better.

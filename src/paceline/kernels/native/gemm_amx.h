@@ -222,7 +222,7 @@ void amx_square(const TileSteps& t) {
 #undef PL_TILE_BEGIN
 
 // Up to so many rows of bf16 and of int8 go through vectors, which wait less for memory than tiles
-// do (docs/benchmarks.md, "One forward, by rows").
+// do (docs/earlier-measurements.md, "One forward, by rows").
 constexpr int kFewRows = 2, kFewRowsInt8 = 4;
 
 // kFewRows rows times a panel, as tiles multiply them. One row is multiplied as two, since fetches

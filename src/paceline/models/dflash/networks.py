@@ -34,7 +34,6 @@ def build_dflash(
     `auto` takes the fused kernels where the target runs on them. Raises ModelError where "native"
     cannot run, and InvalidRequest where `quantize`, which is for its own layers, cannot be.
     """
-    recipe = recipe_of(quantize, target.device.type, dtype)
     native, why = False, "the target does not run on the fused kernels, and it shares its weights"
     if isinstance(target, NativeNetwork):
         layers = checkpoint.config.layers
@@ -45,7 +44,9 @@ def build_dflash(
     if backend == "native" and not native:
         raise ModelError(f"drafter backend: got 'native', but {why}; expected auto or torch")
     if backend != "torch" and isinstance(target, NativeNetwork) and native:
+        recipe = recipe_of(quantize, target.device.type, dtype, target.path)
         return NativeDFlash(checkpoint, target, max_positions, head_ids, recipe)
+    recipe = recipe_of(quantize, target.device.type, dtype)
     return TorchDFlash(checkpoint, target, DTYPES[dtype], max_positions, head_ids, recipe)
 
 

@@ -21,9 +21,9 @@ U_SHAPE = (
     "requests lose part of the gain; once the batch wakes nearly all experts anyway, drafts add "
     "little, and the gain rises again until arithmetic is the limit."
 )
-# what its card and docs/benchmarks.md have of the drafter that ships
+# what its card and docs/benchmarks-training.md have of the drafter that ships
 SHIPPED_AL = 2.17
-# fitted to a third of the steps that were measured on two cores (docs/benchmarks.md)
+# fitted to a third of the steps that were measured on two cores (docs/benchmarks-training.md)
 TWO_CORES = {
     "memory_efficiency": 0.78,
     "attention_memory_efficiency": 0.78,
