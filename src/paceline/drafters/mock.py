@@ -114,9 +114,7 @@ _SPENT = {"cost": real(0.0, 1.0), "block": whole(1, MAX_DRAFT_LEN)} | DRAFT_LENG
 @register(KIND, value=True)
 def _build(spec: DrafterSpec, context: BuildContext) -> Drafter:
     if spec.value is not None:
-        # in the target's numbers: a prediction beside it takes it so
-        settings = context.network_settings | {"quantize": context.quantize}
-        settings |= spec.settings(DRAFT_LENGTH | NETWORK_OPTIONS)
+        settings = context.network_settings | spec.settings(DRAFT_LENGTH | NETWORK_OPTIONS)
         settings.pop("draw", None)  # random weights need no q: `synthetic` judges them by plan
         return _network(spec.name, spec.value, settings)
     settings = spec.settings(_SPENT)

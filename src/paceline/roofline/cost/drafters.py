@@ -142,11 +142,14 @@ def eagle(config: Config, target: Architecture) -> DrafterCost:
     return _token_by_token("eagle", network, once=_fusion(drafter, 3 * target.hidden * hidden))
 
 
-def block(config: Config, target: Architecture) -> DrafterCost:
+def block(
+    config: Config, target: Architecture, *, precision: Precision | None = None
+) -> DrafterCost:
     """A DFlash drafter: one pass drafts the whole block of `block_size` rows, the anchor and a mask
     per drafted token, with the target's own head over the drafted ones; features of
     `target_layer_ids` of the rows just verified are fused into its cache. Convolutions and
-    selectors, where a drafter has them, are left out: under 1 % of its weights.
+    selectors, where a drafter has them, are left out: under 1 % of its weights. `precision` as in
+    `read_architecture`.
 
     Raises ModelError for a config that is none or does not fit the target.
     """
@@ -157,7 +160,7 @@ def block(config: Config, target: Architecture) -> DrafterCost:
         raise ModelError(message)
     fields = LayeredConfig({**dflash, **values})
     size = fields.integer("block_size", low=2)
-    drafter = read_architecture(values)
+    drafter = read_architecture(values, precision=precision)
     _same_hidden(drafter.hidden, target, "hidden_size")
     depth = fields.integer("num_target_layers", default=target.depth)
     if depth != target.depth:
