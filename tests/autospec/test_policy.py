@@ -30,6 +30,7 @@ def test_a_file_states_only_what_differs(tmp_path: Path) -> None:
         ("drift: {clears: 0.2}", r"clears: got 0\.2; expected less than drop"),
         ("canary: {steps: [50, 5, 100]}", r"canary\.steps: .*rising percentages"),
         ("canary: {steps: [1, 50]}", r"canary\.steps: .*end with 100"),
+        ("canary: {steps: [100]}", r"canary\.steps: .*the first below 100"),
         ("drift: [1", "valid YAML"),
         ("retrain: {per_week: -1}", r"retrain\.per_week: got -1"),
     ],

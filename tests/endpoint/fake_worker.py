@@ -3,9 +3,9 @@
     python fake_worker.py [--fail TEXT] [--deaf] serve TARGET ... --port N
 
 With `--deaf` it never answers. An answer's text is made of its prompt alone, as with real engines
-that draft losslessly. A request may say `delay`, the seconds between two tokens, and
-`breaks_off`, for an answer without its end. `/counts` tells what came in. In answers, `worker` is
-the port.
+that draft losslessly. A request may say `delay`, the seconds between two tokens, `breaks_off`, for
+an answer without its end, and `status`, for an answer that is an error. `/counts` tells what came
+in. In answers, `worker` is the port.
 """
 
 from __future__ import annotations
@@ -70,6 +70,9 @@ class Handler(BaseHTTPRequestHandler):
             self.counts.add(running=-1)
 
     def _answer(self, body: dict[str, Any]) -> None:
+        if "status" in body:
+            self._send(b'{"error": {"message": "tide"}}', body["status"])
+            return
         tokens = body.get("max_tokens", 3)
         prompt = body["messages"][-1]["content"] if "messages" in body else body["prompt"]
         words = [f"{prompt}-{place} " for place in range(tokens)]

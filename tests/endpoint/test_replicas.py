@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -16,6 +18,7 @@ from paceline.autospec.serving import DrafterRefused, ServingFull
 from paceline.endpoint.description import ManagedEndpoint
 from paceline.endpoint.errors import EndpointError
 from paceline.endpoint.replicas import DrafterReplicas
+from paceline.endpoint.state import EndpointState
 from tests.endpoint.fleet import FAKE, Asker, Load, comes_true, is_gone, kill, needs_envoy
 from tests.endpoint.managed import STEPS, managed, routes, use_fake
 
@@ -30,8 +33,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def replicas(tmp_path: Path) -> Iterator[DrafterReplicas]:
-    """An endpoint that serves with `a`."""
-    made = DrafterReplicas(tmp_path / "endpoint", managed(slots=3))
+    """An endpoint that serves with `a`, and where streams last longer than `times.idle`."""
+    made = DrafterReplicas(tmp_path / "endpoint", managed(slots=3, times={"idle": 1.0}))
     made.load("a", "ngram")
     made.route(routes(a=1.0))
     yield made
@@ -92,6 +95,22 @@ def test_a_retiring_replica_ends_after_its_last_stream(replicas: DrafterReplicas
         told += events
     assert len(told) == 41 and len(running(replicas.endpoint)) == 2 - ("a" not in replicas.loaded())
     assert comes_true(lambda: "a" not in replicas.loaded())
+
+
+def test_a_retiring_replica_that_hangs_gives_its_slot_back(
+    replicas: DrafterReplicas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.endpoint.replica_processes.METRICS_SECONDS", 0.2)
+    monkeypatch.setattr("paceline.endpoint.replica_processes.GRACE_SECONDS", 0.5)
+    for name in ("b", "c"):
+        replicas.load(name, "suffix")
+    replicas.route(routes(a=1.0))
+    pid = replicas.loaded()["b"].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    replicas.unload("b")
+    assert comes_true(lambda: "b" not in replicas.loaded()) and is_gone(pid)
+    replicas.load("d", "suffix")
 
 
 def test_one_call_rolls_back(replicas: DrafterReplicas) -> None:
@@ -204,6 +223,17 @@ def test_the_next_controller_finds_what_runs(replicas: DrafterReplicas) -> None:
             following.load("a", "ngram")  # is there already
             assert len(running(replicas.endpoint)) == 1
     assert set(load.statuses) == {"200"}
+
+
+def test_one_that_came_up_while_nobody_steered_goes_live(replicas: DrafterReplicas) -> None:
+    pid = replicas.loaded()["a"].pid
+    replicas.close()
+    state = EndpointState.load(replicas.folder)
+    late = state.replicas["a"].model_copy(update={"phase": "loading", "since": 0.0})
+    state.with_replica("a", late).save(replicas.folder)
+    with DrafterReplicas(replicas.folder, replicas.endpoint) as following:
+        assert comes_true(lambda: ("ready", "a") in kinds(following), seconds=5)
+        assert following.loaded()["a"].pid == pid
 
 
 def test_an_ended_endpoint_leaves_nothing(tmp_path: Path) -> None:

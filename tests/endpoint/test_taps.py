@@ -11,8 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from paceline.autospec.canary import CanaryRequests
+from paceline.autospec.loop.observe import CanaryArms, TraceFolder
+from paceline.autospec.store import ALL
+from paceline.autospec.sums import N, ratio_of
 from paceline.core import InvalidRequest
 from paceline.dataset.traces.reader import read_requests, read_rounds, read_tokens
 from paceline.dataset.traces.records import RequestTrace, RoundTrace
@@ -30,7 +35,7 @@ START = int(time.time()) * 10**6  # microseconds
 ASKED = {"model": "m", "messages": [{"role": "user", "content": "tide"}], "temperature": 0.5}
 HEADERS = {
     "x-id": "r1", "x-app": "shop", "x-region": "eu", "x-session": "s", "x-tokens": "yes",
-    "x-drafter": "a", "x-route": "route 0",
+    "x-drafter": "a", "x-route": "route 0", "x-status": "200",
     "x-start": str(START), "x-first": str(START + 250_000), "x-end": str(START + 1_500_000),
 }  # fmt: skip
 
@@ -135,6 +140,38 @@ def test_of_a_long_answer_the_counts_are_kept(tmp_path: Path) -> None:
     assert ids(tmp_path) == []
 
 
+def test_a_stream_without_usage_has_no_counts(tmp_path: Path) -> None:
+    """Its tokens are known, but not in how many rounds they came."""
+    stream = b"\n\n".join(streamed({"return_token_ids": True}).split(b"\n\n")[:3]) + b"\n\n"
+    traced(tmp_path, stream, ASKED)
+    row = the_row(tmp_path)
+    assert (row.output_tokens, row.rounds, row.accepted, row.tpot) == (0, 0, 0, None)
+    assert row.ttft == 0.25 and ids(tmp_path) == [((1, 2, 3), IDS)]
+    assert the_arms(tmp_path).sums(CANARY)["tokens_per_round"][N] == 0
+
+
+CANARY = np.array([True])
+
+
+def the_arms(folder: Path) -> CanaryRequests:
+    """Return the requests that a canary of the drafter `a` has."""
+    ended = START / 10**6
+    return TraceFolder(folder).arms(CanaryArms(ALL, "a", "base"), ended, ended + 10)
+
+
+BROKEN = b'data: {"error": {"message": "the engine has ended", "code": 500}}\n\ndata: [DONE]\n\n'
+
+
+@pytest.mark.parametrize(("status", "answer"), [("500", b""), ("200", BROKEN)])
+def test_a_failed_answer_counts_in_a_canary(tmp_path: Path, status: str, answer: bytes) -> None:
+    traced(tmp_path, answer, ASKED, **{"x-status": status})
+    row = the_row(tmp_path)
+    assert (row.finish, row.drafter, row.cohort.label) == ("error", "a", "m|shop|none|eu")
+    assert (row.output_tokens, row.rounds, row.total) == (0, 0, 1.5)
+    sums = the_arms(tmp_path).sums(CANARY)
+    assert ratio_of(sums["errors"]) == 1.0 and sums["ttft"][N] == 0
+
+
 def test_what_is_no_answer_leaves_no_row(tmp_path: Path) -> None:
     with pytest.raises(ValueError):
         traced(tmp_path, b"[1, 2]", {"prompt": "x"}, **{"x-start": "never"})
@@ -185,6 +222,21 @@ def has_no_text(folder: Path) -> bool:
     shown = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
     rows: list[RequestTrace | RoundTrace] = [*read_requests(folder / "traces")]
     return not any(b"tide" in data for data in [*shown, *(str(row).encode() for row in rows)])
+
+
+@needs_envoy
+def test_failures_behind_envoy_are_traced_with_the_drafter_that_failed(tmp_path: Path) -> None:
+    with workers("a") as (worker,), tapped(tmp_path, worker) as (asker, envoy):
+        settings = EndpointTraces(folder=str(tmp_path / "traces"), tokens=["shop"])
+        server = TapServer(envoy / SOCKET, TapTraces(settings))
+        for status in (500, 400):  # the second is the client's fault
+            assert asker.response(status=status).status_code == status
+        worker.kill()
+        assert asker.response().status_code == 503
+        server.close()
+        rows = list(read_requests(tmp_path / "traces"))
+        assert [(row.model, row.drafter, row.finish) for row in rows] == [("m", "a", "error")] * 2
+        assert has_no_text(tmp_path)
 
 
 @needs_envoy

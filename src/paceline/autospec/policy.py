@@ -33,12 +33,15 @@ Amount = Annotated[float, Between(0)]
 
 def _are_steps(steps: tuple[float, ...]) -> bool:
     rising = all(a < b for a, b in pairwise(steps))
-    return bool(steps) and rising and steps[0] > 0 and steps[-1] == 100
+    return bool(steps) and rising and 0 < steps[0] < 100 and steps[-1] == 100
 
 
 Percentages = Annotated[
     tuple[float, ...],
-    Expected("rising percentages that end with 100, as [1, 5, 25, 50, 100]", _are_steps),
+    Expected(
+        "rising percentages that end with 100, the first below 100, as [1, 5, 25, 50, 100]",
+        _are_steps,
+    ),
     Several,
 ]
 

@@ -9,6 +9,7 @@ in between leaves work for the next one, and nothing else.
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -92,7 +93,7 @@ class ReplicaKeeper:
             case "live" if not facts.running:
                 self._fail(name, record)
             case "retiring":
-                idle = facts.idle and not active.get(record.port)
+                idle = not active.get(record.port) and (facts.idle or self._has_waited(record))
                 self._idle[name] = self._idle[name] + 1 if idle else 0
                 if self._idle[name] >= IDLE_LOOKS or not facts.running:
                     self.set(name, record.now("stopping"))
@@ -104,25 +105,29 @@ class ReplicaKeeper:
             case "stopping" if not self._is_served(name):
                 self.processes.ask_to_end(name)
 
+    def _has_waited(self, record: ReplicaRecord) -> bool:
+        """Return whether a replica has been in its phase for so long that Envoy would have ended
+        any silent request. The metrics of an engine that hangs do not count any more then."""
+        return time.time() > record.since + self._endpoint.times.idle
+
     def _is_served(self, name: str) -> bool:
         """Return whether Envoy may still send requests to a replica."""
         applied = self.gateway.applied
         return applied is None or name in applied.names
 
     def _bring_up(self, name: str, record: ReplicaRecord, facts: ReplicaFacts) -> None:
-        problem = self.processes.problem(name, record, facts)
-        if problem is not None:
-            self.problems[name] = problem
-            self._events.tell("failed", name, f"{name} did not come up: {problem}")
-            self.set(name, record.now("stopping"))
-        elif not facts.running:
-            self.processes.start(name, record)
-        elif facts.answers:
+        if facts.answers:
             live = self.processes.identified(name, record).now("live")
             state = self.state.with_replica(name, live)
             self.gateway.apply(description_of(self._endpoint, state))
             self.save(state)
             self._events.tell("ready", name, f"{name} is ready at {live.url}")
+        elif (problem := self.processes.problem(name, record, facts)) is not None:
+            self.problems[name] = problem
+            self._events.tell("failed", name, f"{name} did not come up: {problem}")
+            self.set(name, record.now("stopping"))
+        elif not facts.running:
+            self.processes.start(name, record)
 
     def _fail(self, name: str, record: ReplicaRecord) -> None:
         """Take a replica that has ended out of Envoy, whose requests others take over."""

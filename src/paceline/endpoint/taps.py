@@ -2,8 +2,9 @@
 ended, and becomes a row like those of our own server.
 
 A copy is in memory alone, and only for as long as it is read; nobody looks at its text. A cohort
-has no language here, since Envoy, which routes by cohort, could not match it. Requests whose client
-has left before the end leave no row.
+has no language here, since Envoy, which routes by cohort, could not match it. Answers with a 5xx
+status, and streams that end with an error, leave a row without counts. Requests whose client has
+left before the end, and streams whose connection broke, leave no row.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 
 from paceline.core import InvalidRequest
 from paceline.core.cohorts import NONE, Cohort
+from paceline.core.request import FinishReason
 from paceline.dataset.traces.folder import SessionDigest
 from paceline.dataset.traces.records import SHARED, RequestTrace, Traced
 from paceline.dataset.traces.retention import Retention
@@ -35,6 +37,7 @@ from paceline.server.cohorts import CommonCohorts
 
 log = logging.getLogger(__name__)
 MICROSECONDS = 1e6
+FAILED = 500  # and every status above it
 LONGEST_COPY = 2 * 2**20  # bytes of a request and its answer, above what Envoy hands over
 Ids = list[int]
 Redact = Callable[[Ids, Ids], tuple[Ids, Ids] | None]
@@ -44,7 +47,8 @@ Json = dict[str, Any]
 @dataclass(frozen=True, slots=True)
 class TappedAnswer:
     """An answer as Envoy saw it. Times are seconds since the epoch; `body` may lack its beginning,
-    and `request` is empty where the request was too long."""
+    and is empty with a `status` of 500 or above; `request` is empty where the request was too
+    long."""
 
     id: str
     app: str
@@ -53,6 +57,7 @@ class TappedAnswer:
     drafter: str
     route: str
     consent: bool
+    status: int
     started: float
     first: float
     ended: float
@@ -73,6 +78,7 @@ class TappedAnswer:
             drafter=headers["x-drafter"],
             route=headers["x-route"],
             consent=headers["x-tokens"] == "yes",
+            status=int(headers["x-status"]),
             started=started / MICROSECONDS,
             first=first / MICROSECONDS,
             ended=ended / MICROSECONDS,
@@ -191,19 +197,25 @@ def tap_handler(traces: TapTraces) -> type[BaseHTTPRequestHandler]:
 def read_answer(tapped: TappedAnswer) -> tuple[EngineAnswer, int, str | None]:
     """Return an answer, the number of its tokens, and the name that the server has for the model.
 
-    Tokens that came in one event share an arrival, and arrivals count events.
+    The tokens are those that its usage counts: token ids alone do not tell in how many rounds they
+    came. Tokens that came in one event share an arrival, and arrivals count events.
     """
     answer, tokens, model, choices = EngineAnswer(started=0.0), 0, None, set[int]()
+    if tapped.status >= FAILED:
+        answer.finish_reason = FinishReason.ERROR
+        return answer, tokens, model
     for place, event in enumerate(events(tapped)):
         known = len(answer.token_ids)
         take_openai(answer, event)
         answer.arrivals[known:] = [float(place)] * (len(answer.token_ids) - known)
         model = event.get("model") or model
         choices |= {choice.get("index", 0) for choice in event.get("choices", ())}
-        tokens = (event.get("usage") or {}).get("completion_tokens", tokens)
+        tokens = (event.get("usage") or {}).get("completion_tokens") or tokens
+        if "error" in event:  # the status was sent before
+            answer.finish_reason = FinishReason.ERROR
     if not tapped.whole or len(choices) > 1:  # parts of an answer, or several
         answer.token_ids, answer.prompt_token_ids = [], None
-    return answer, tokens or len(answer.token_ids), model
+    return answer, tokens, model
 
 
 def events(tapped: TappedAnswer) -> list[Json]:

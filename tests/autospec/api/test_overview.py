@@ -16,7 +16,7 @@ from paceline.autospec.api.traced import TracedTraffic
 from paceline.autospec.loop import LoopAction, LoopDecision
 from paceline.autospec.store import StoreLease, VersionState
 from paceline.core.cohorts import Cohort
-from tests.autospec.loop.worlds import CHAT, ME, SHOP, TARGET, World
+from tests.autospec.loop.worlds import CHAT, DAY, HOUR, ME, SHOP, TARGET, World, overtaken
 from tests.server.conftest import check_body
 
 
@@ -111,6 +111,15 @@ def test_by_the_minute_a_curve_shows_what_just_happened(world: World) -> None:
     assert curve["time"][-1] == pytest.approx(world.now, abs=70)
     assert curve["expected"][-1] == pytest.approx(3.0, abs=0.3)
     assert cohort(shown, SHOP)["requests"] > 500, "of the last week"
+
+
+def test_a_live_version_that_was_overtaken_once_has_a_curve(world: World) -> None:
+    world.live("base")
+    overtaken(world)
+    world.now += 10 * DAY
+    world.write([world.request(SHOP, world.now - n * HOUR, 3.5, "good") for n in range(1, 30)])
+    curve = cohort(told(world), SHOP)["curve"]
+    assert curve is not None and sum(curve["requests"]) == 29
 
 
 def test_a_short_reference_is_said_and_not_drawn(world: World) -> None:

@@ -23,6 +23,7 @@ from tests.autospec.loop.worlds import (
     Likeness,
     World,
     drifted,
+    overtaken,
     with_days_of,
 )
 from tests.autospec.store.stores import snapshot
@@ -102,6 +103,27 @@ def test_a_good_drafter_that_was_pushed_goes_live_and_the_old_one_stays_loaded(
     assert world.serving.routes.default == "base" and world.serving.loads == before
     world.turn()
     assert world.store.live() == {"": "base"} and not world.loop.journal.active()
+
+
+def test_a_pushed_drafter_that_was_overtaken_once_is_watched_when_it_is_live(world: World) -> None:
+    world.live("base")
+    overtaken(world)
+    world.now += 3 * DAY
+    world.write([world.request(SHOP, world.now - n * HOUR, 3.5, "good") for n in range(1, 30)])
+    world.loop.tick()
+    (shop,) = [seen for seen in world.loop.journal.seen() if seen.cohort == SHOP]
+    assert shop.al == pytest.approx(3.5, abs=0.5)
+
+
+def test_a_corpus_that_was_overtaken_once_lasts_for_a_rollback(world: World) -> None:
+    drifted(world)
+    world.settle()
+    corpus = world.store.folders(world.store.version("auto-1"))["corpus"]
+    overtaken(world, f"suffix,corpus={corpus}")
+    world.live("third", since_days=0.0)
+    world.turn()
+    assert world.store.version("good").state == "retired"
+    assert world.store.version("good").artefacts, "a rollback needs the answers in it"
 
 
 def test_a_drafter_that_cannot_be_loaded_harms_nobody(world: World) -> None:

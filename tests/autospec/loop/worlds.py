@@ -203,9 +203,9 @@ class World:
                 (self.now - since_days * DAY, name),
             )
 
-    def push(self, name: str, parent: str = "base") -> None:
+    def push(self, name: str, parent: str = "base", spec: str = "suffix") -> None:
         """Promote a version to canary by hand."""
-        self.store.register(name, ME, spec="suffix", parent=parent, target=TARGET)
+        self.store.register(name, ME, spec=spec, parent=parent, target=TARGET)
         self.store.promote(name, ME, VersionState.CANARY)
 
     def request(self, cohort: str, at: float, al: float, drafter: str, **more) -> RequestTrace:
@@ -352,6 +352,20 @@ def drifted(world: World) -> None:
     world.answers()
     world.al = {"base/shop": 2.4, "auto-1": 3.2}
     world.scores = {"base": 2.4, "auto-1": 3.2}
+
+
+def overtaken(world: World, spec: str = "suffix") -> None:
+    """Have `good`, which somebody pushed, go live at its second attempt: during the first one,
+    `other` goes live by hand."""
+    world.push("good", spec=spec)
+    world.al["good"] = 3.5
+    world.turn()
+    world.live("other", since_days=0.0)
+    world.settle()
+    world.settle()
+    changes = [change for change in world.loop.journal.changes() if change.version == "good"]
+    assert [change.stage for change in changes] == ["live", "stopped"]
+    assert world.store.live()[""] == "good"
 
 
 def with_days_of(seconds: float) -> AutospecPolicy:

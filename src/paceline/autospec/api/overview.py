@@ -25,13 +25,8 @@ from paceline.autospec.api.matrix import al_cells
 from paceline.autospec.api.traced import TracedTraffic
 from paceline.autospec.canary import CanaryState
 from paceline.autospec.drift import Ledger
-from paceline.autospec.loop.history import ledger_entries
-from paceline.autospec.loop.journal import (
-    ChangeRecord,
-    ChangeStage,
-    LoopJournal,
-    NotedDecision,
-)
+from paceline.autospec.loop.history import ledger_entries, only_tried
+from paceline.autospec.loop.journal import ChangeRecord, LoopJournal, NotedDecision
 from paceline.autospec.policy import DriftPolicy
 from paceline.autospec.store import (
     TRANSITIONS,
@@ -89,7 +84,7 @@ def _book(
 ) -> CohortBook:
     """Return what is known of cohorts. Their curves leave out what was only tried, as the loop
     does: it says nothing about the drafter that is live."""
-    tried = frozenset(c.version for c in journal.changes() if c.stage is not ChangeStage.LIVE)
+    tried = only_tried(journal)
     cohorts = traffic.over.by_cohort(tried).cohorts
     ledger = Ledger(tuple(ledger_entries(journal, cohorts)))
     curves = CohortCurves.of(traffic, shown, tried, ledger, span, USUAL)

@@ -37,6 +37,13 @@ def given_up(changes: Collection[ChangeRecord]) -> dict[str, float]:
     return ended
 
 
+def only_tried(journal: LoopJournal) -> frozenset[str]:
+    """Return the versions that changes were about and that never served. A version that was tried
+    in vain may be tried again, and serve then."""
+    served = {service["name"] for service in journal.services()}
+    return frozenset(change.version for change in journal.changes()) - served
+
+
 def _swaps(
     journal: LoopJournal, changes: Collection[ChangeRecord], cohorts: Collection[str]
 ) -> Iterator[LedgerEntry]:

