@@ -173,16 +173,12 @@ class RoundStore:
 
 def _written(facts: dict[str, object], choices: Sequence[ChoiceRounds]) -> bytes:
     """Return a RequestRounds as JSON. The rounds, which are JSON already, may be megabytes."""
-    bodies = [
-        b'%b,"rounds":[%b],"rounds_left_out":%d}'
-        % (
-            write_json({"index": index, "finish_reason": choice.finish_reason})[:-1],
-            b",".join(choice.rounds),
-            choice.left_out,
-        )
-        for index, choice in enumerate(choices)
-    ]
-    return b'%b,"choices":[%b]}' % (write_json(facts)[:-1], b",".join(bodies))
+    parts = [write_json(facts)[:-1], b',"choices":[']
+    for index, choice in enumerate(choices):
+        named = write_json({"index": index, "finish_reason": choice.finish_reason})
+        parts += [b"," if index else b"", named[:-1], b',"rounds":[', b",".join(choice.rounds)]
+        parts.append(b'],"rounds_left_out":%d}' % choice.left_out)
+    return b"".join([*parts, b"]}"])
 
 
 def round_shown(delta: OutputDelta, texts: TokenTexts) -> ShownRound:
