@@ -14,12 +14,19 @@ class Bytes:
     """A tokenizer whose tokens are bytes, so that a character may need several."""
 
     backend_tokenizer: Any
+    decoder = None
 
     def __init__(self) -> None:
         self.backend_tokenizer = self
 
     def decode(self, ids: list[int], skip_special_tokens: bool = True) -> str:
         return bytes(ids).decode("utf-8", "replace")
+
+    def id_to_token(self, token: int) -> str:
+        return f"<0x{token:02X}>"
+
+    def get_added_tokens_decoder(self) -> dict[int, Any]:
+        return {}
 
 
 def delta(token_bytes: bytes, kinds: list[TokenKind], text: str) -> OutputDelta:

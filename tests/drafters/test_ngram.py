@@ -58,6 +58,7 @@ def test_work_per_step_does_not_grow_with_the_text(make_request, monkeypatch):
     drafter = NgramDrafter()
     request = make_request(list(range(3000)))
     drafter.begin([request], [0])
+    drafter.observe([ObservedRows(request, 0, 3000)])
     drafter.propose([request], [8])
     read = []
 

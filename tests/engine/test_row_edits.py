@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.core import Request, SamplingParams
-from paceline.engine.row_edits import TokenCounts, edits_of
+from paceline.engine.row_edits import RowTables, TokenCounts, edits_of
+from tests.engine.tiny import EngineFactory
 
 VOCAB = 97
 EOS = frozenset({3, 5})
@@ -111,3 +112,57 @@ def test_history_is_not_built_anew_for_each_row(
     for _ in range(9):
         edits.apply(logits, [7, 8])
     assert sum(counted) == 1 + 2
+
+
+class Watched(dict[int, float]):
+    """A table of biases that counts how often it is read."""
+
+    reads = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.reads += 1
+        return super().__iter__()
+
+
+def test_long_tables_are_read_at_the_door_and_shared_by_all_choices(
+    make_engine: EngineFactory,
+) -> None:
+    """Steps wait while a request is opened: nothing that is as long as a table is done there."""
+    engine, bias = make_engine(max_num_seqs=16), Watched({token: -1.0 for token in range(60)})
+    params = SamplingParams(
+        n=8,
+        max_tokens=4,
+        min_tokens=2,
+        logit_bias=bias,
+        stop_token_ids=tuple(range(40)),
+        repetition_penalty=1.2,
+    )
+    requests = engine.make_requests([1, 2, 3, 4], params, request_id="r")
+    read_at_the_door = bias.reads
+    engine.add(requests)
+    roster, held = engine._roster, [request.id for request in requests]
+    stop_ids = {id(roster.outputs[name]._stop_ids) for name in held}
+    tables = {id(roster.edits[name]._tables) for name in held}
+    counts = {id(roster.edits[name]._counts) for name in held}
+    while engine.has_work:
+        engine.step()
+    assert bias.reads == read_at_the_door > 0
+    assert (len(stop_ids), len(tables), len(counts)) == (1, 1, 8)
+
+
+@pytest.mark.parametrize("repetition", [1.0, 1.3])
+def test_counts_that_were_copied_grow_apart(repetition: float) -> None:
+    params = SamplingParams(n=2, repetition_penalty=repetition, frequency_penalty=0.5)
+    tables = RowTables(params, [1, 2, 2], EOS)
+    requests = [
+        Request(id=f"{n}", prompt_ids=[1, 2, 2], params=params, eos_ids=EOS, prepared=tables)
+        for n in range(2)
+    ]
+    edits = [edits_of(request, torch.device("cpu")) for request in requests]
+    logits = torch.randn(VOCAB, generator=torch.Generator().manual_seed(1))
+    for token in range(1, 80):
+        for place, request in enumerate(requests):
+            request.tokens.append(token + place)
+            edit = edits[place]
+            assert edit is not None
+            assert torch.equal(edit.apply(logits, [5]), plain(request, logits, [5]))

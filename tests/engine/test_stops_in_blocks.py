@@ -38,7 +38,7 @@ def stream(
     params = SamplingParams(**PARAMS | wishes)
     requests = engine.make_requests(prompt, params, SpeculativeParams(**how), request_id="r")
     if eos is not None:
-        requests[0].eos_ids = frozenset({eos})
+        requests[0].eos_ids, requests[0].prepared = frozenset({eos}), None
     engine.add(requests)
     deltas = []
     while engine.has_work:

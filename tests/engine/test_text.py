@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -11,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from paceline.core import FinishReason, Request, SamplingParams, TokenKind
+from paceline.engine import text as text_module
 from paceline.engine.grammar import GrammarFailed, GrammarState
 from paceline.engine.output import Commit, Output
 from paceline.engine.text import TextStream
@@ -142,6 +144,150 @@ def test_only_tokens_whose_text_their_neighbours_do_not_change_have_pieces() -> 
     spaced = tokenizer.backend_tokenizer
     spaced.decoder = decoders.Metaspace()  # drops the space before a first token
     assert Pieces(tokenizer).of(0, skip_special_tokens=True) == ""
+
+
+def special_tokenizer() -> Any:
+    """The joining tokenizer with two special tokens."""
+    tokenizer = joining_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<end>", "<pad>"]})
+    return tokenizer
+
+
+def fallback_tokenizer() -> Any:
+    """A tokenizer that writes what is not in its vocabulary as tokens of single bytes."""
+    vocabulary = [
+        "<unk>",
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+        "\u2581",
+        "a",
+        "\u2581b",
+        "☕",
+    ]
+    tokenizer = Tokenizer(models.BPE({text: i for i, text in enumerate(vocabulary)}, []))
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace("\u2581", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    wrapped.add_special_tokens({"additional_special_tokens": ["<end>"]})
+    return wrapped
+
+
+class Counting:
+    """A tokenizer that counts the ids it is given to decode."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.decoded, backend = 0, tokenizer.backend_tokenizer
+        self.backend_tokenizer = SimpleNamespace(
+            decode=self.decode,
+            decoder=backend.decoder,
+            id_to_token=backend.id_to_token,
+            get_added_tokens_decoder=backend.get_added_tokens_decoder,
+        )
+        self._decode = backend.decode
+
+    def decode(self, ids: list[int], **options: Any) -> str:
+        self.decoded += len(ids)
+        return str(self._decode(ids, **options))
+
+
+ENDLESS = {
+    "a byte": [b"\x80"],
+    "first bytes": [b"\xf0"],
+    "bytes of no character": [b"\xe2", b"\x98", b"\xff"],
+    "a special token": ["<end>"],
+    "an id without a token": [100_000],
+    "special tokens between bytes": [b"\xf0", "<end>", "<end>", b"\x9f"],
+}
+
+
+@pytest.mark.parametrize("case", ENDLESS)
+@pytest.mark.parametrize("kind", ["pieces shared", "alone", "byte fallback"])
+def test_the_work_of_a_token_does_not_grow_with_text_that_stays_unfinished(
+    case: str, kind: str
+) -> None:
+    tokenizer = fallback_tokenizer() if kind == "byte fallback" else special_tokenizer()
+
+    def of(token: bytes | str | int) -> int:
+        if isinstance(token, int):
+            return token
+        if isinstance(token, bytes):
+            byte = (
+                f"<0x{token[0]:02X}>" if kind == "byte fallback" else bytes_to_unicode()[token[0]]
+            )
+            return int(tokenizer.convert_tokens_to_ids(byte))
+        return int(tokenizer.convert_tokens_to_ids(token))
+
+    period = [of(token) for token in ENDLESS[case]]
+    ids = period * (1000 // len(period))
+    counting = Counting(tokenizer)
+    pieces = None if kind == "alone" else Pieces(cast(Any, counting))
+    stream, text = TextStream(cast(Any, counting), [of("a")] * 5, pieces=pieces), ""
+    for token in ids:
+        text += stream.push(token)
+    assert counting.decoded < 60 * len(ids)
+    text += stream.flush()
+    whole = tokenizer.backend_tokenizer.decode([of("a"), *ids], skip_special_tokens=True)
+    assert text == whole[1:]
+
+
+@pytest.mark.parametrize("skip", [True, False], ids=["special tokens skipped", "shown"])
+@pytest.mark.parametrize("kind", ["pieces shared", "alone", "byte fallback"])
+def test_long_unfinished_text_is_what_decoding_all_of_it_gives(
+    kind: str, skip: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With byte fallback a byte can spoil characters before it. Then the reference is a stream
+    that keeps all pending tokens."""
+    rng, fallback = random.Random(skip), kind == "byte fallback"
+    tokenizer = fallback_tokenizer() if fallback else special_tokenizer()
+    bytes_of = [
+        f"<0x{b:02X}>" if fallback else bytes_to_unicode()[b] for b in b"\xe2\x98\x95\xf0\xff"
+    ]
+    broken = [tokenizer.convert_tokens_to_ids(text) for text in bytes_of]
+    others = [*(tokenizer.convert_tokens_to_ids(text) for text in ("a", "<end>")), 100_000]
+    others += [] if fallback else range(256, len(tokenizer))
+    pieces = None if kind == "alone" else Pieces(tokenizer)
+
+    def streamed(ids: list[int]) -> str:
+        stream = TextStream(tokenizer, [others[0]] * 5, skip_special_tokens=skip, pieces=pieces)
+        return "".join([*map(stream.push, ids), stream.flush()])
+
+    gave_up, give_up_on = [], TextStream._give_up_on
+    monkeypatch.setattr(
+        TextStream, "_give_up_on", lambda *a: (gave_up.append(1), give_up_on(*a))[1]
+    )
+    for _ in range(2000):
+        many = rng.random() * 0.3
+        count = rng.randrange(1, 90)
+        ids = [rng.choice(others if rng.random() < many else broken) for _ in range(count)]
+        text = streamed(ids)
+        if fallback:
+            with monkeypatch.context() as patched:
+                patched.setattr(text_module, "KEPT", 1000)
+                assert text == streamed(ids), ids
+        else:
+            decode = tokenizer.backend_tokenizer.decode
+            assert text == decode(ids, skip_special_tokens=skip), ids
+    assert len(gave_up) > 1000
+
+
+@pytest.mark.parametrize("minimum", [0, 25, 50])
+def test_stop_strings_end_text_that_stays_unfinished(minimum: int) -> None:
+    """Final characters of `minimum` unchecked tokens begin no stop string, however late they were
+    given out."""
+    tokenizer = special_tokenizer()
+    byte, letter = (tokenizer.convert_tokens_to_ids(bytes_to_unicode()[b]) for b in b"\x80a")
+    stop = ("\ufffd" * 3 + "a",)
+    stream, text = TextStream(tokenizer, [], stop, pieces=Pieces(tokenizer)), ""
+    for number, token in enumerate([byte] * 40 + [letter]):
+        text += stream.push(token, check_stop=number >= minimum)
+    text += stream.flush()
+    assert text == ("\ufffd" * 40 + "a" if minimum == 50 else "\ufffd" * 37)
+    assert (stream.stopped_by is None) == (minimum == 50)
 
 
 @pytest.mark.parametrize("how", ["length", "eos", "stop token", "grammar"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import random
+import threading
 import time
 import tracemalloc
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import TypeAdapter
 
 from paceline.bench.report.rounds import page, summary, table
 from paceline.core import (
@@ -27,6 +29,7 @@ from paceline.core import (
 )
 from paceline.server import rounds as rounds_module
 from paceline.server.errors import ApiError
+from paceline.server.round_bodies import RequestRounds
 from paceline.server.rounds import RoundLog, RoundStore
 from paceline.server.settings import ServerSettings
 
@@ -175,11 +178,55 @@ def test_a_request_has_a_bound_of_its_own(monkeypatch: pytest.MonkeyPatch) -> No
     for _ in range(99):
         log.note(0, delta())
     log.note(0, delta(last=FinishReason.LENGTH))
-    told = log.shown()["choices"][0]
+    told = json.loads(log.writer()())["choices"][0]
     assert store.estimated_bytes <= 40_000
     assert len(told["rounds"]) + told["rounds_left_out"] == 100 and told["rounds_left_out"] > 50
     assert told["finish_reason"] == "length"
     assert "later rounds were not kept" in summary(told)
+
+
+def test_an_answer_is_put_together_of_what_is_kept() -> None:
+    """Rounds may be megabytes: nothing reads or writes them a second time."""
+    texts: Any = type("Texts", (), {"__getitem__": lambda *_: ("é☕", b"")})()
+    log = opened(RoundStore(texts), "naïve", choices=2)
+    for index in range(6):
+        log.note(index // 4, delta(last=FinishReason.STOP if index == 3 else None))
+    write = log.writer()
+    log.note(0, delta())  # what comes later is not in it
+    written = write()
+    kept = [choice.rounds for choice in log.choices]
+    assert all(entry in written for entry in [*kept[0][:4], *kept[1]])
+    assert json.loads(written) == {
+        "id": "naïve",
+        "object": "request.rounds",
+        "created": 1,
+        "model": "tiny",
+        "choices": [
+            {
+                "index": index,
+                "finish_reason": reason,
+                "rounds": list(map(json.loads, rounds)),
+                "rounds_left_out": 0,
+            }
+            for index, reason, rounds in ((0, "stop", kept[0][:4]), (1, None, kept[1]))
+        ],
+    }
+    TypeAdapter(RequestRounds).validate_json(written)
+    assert json.loads(opened(RoundStore(texts), "new").writer()())["choices"][0]["rounds"] == []
+
+
+def test_answers_are_put_together_on_a_thread_of_their_own(
+    base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads, written = list[str](), rounds_module._written
+
+    def watched(*answer: Any) -> bytes:
+        threads.append(threading.current_thread().name)
+        return written(*answer)
+
+    monkeypatch.setattr(rounds_module, "_written", watched)
+    assert ask(base, "GET", f"/v1/requests/{answered(base)}/rounds").json()["choices"]
+    assert threads == ["AnyIO worker thread"]
 
 
 @pytest.mark.parametrize("tokens", [1, 6, 16])

@@ -19,6 +19,10 @@ class FinishReason(StrEnum):
     ERROR = "error"
 
 
+class Prepared:
+    """What an engine makes of the params of a request at the door, once for all its choices."""
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class Request:
     """One stream of output tokens: a prompt and one choice. The engine owns and mutates it.
@@ -40,6 +44,7 @@ class Request:
     lossless: bool = True  # no draft can bring text into the output that is not the target's
     eos_ids: frozenset[int] = frozenset()
     max_tokens: int = 0  # resolved bound on output tokens
+    prepared: Prepared | None = None  # None: the engine makes it when the choice begins
     leader: Request | None = None  # the first choice of the prompt, whose KV this one will share
     arrival: float = field(default_factory=time.monotonic)
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline.core import DraftBatch, InvalidRequest, Request
-from paceline.drafters.base import ObservedRows, StatefulDrafter
 from paceline.drafters.kinds import DRAFT_LENGTH, BuildContext, DrafterSpec, register, whole
+from paceline.drafters.own_text import OwnTextDrafter
 
 _TOKEN_BITS = 32
 
@@ -27,18 +27,18 @@ class NgramIndex:
     def __init__(self, min_ngram: int, max_ngram: int) -> None:
         self.min_ngram, self.max_ngram = min_ngram, max_ngram
         self._after: list[dict[int, int]] = [{} for _ in range(max_ngram - min_ngram + 1)]
-        self._indexed = 1  # n-grams that end before this index are in
+        self.indexed = 1  # n-grams that end before this index are in
 
     def extend(self, tokens: Sequence[int], end: int) -> None:
         """Enter the n-grams of tokens[:end] that are not in yet."""
         low, high, after = self.min_ngram, self.max_ngram, self._after
-        for follower in range(self._indexed, end):
+        for follower in range(self.indexed, end):
             key = 0
             for n in range(1, min(high, follower) + 1):
                 key = key << _TOKEN_BITS | tokens[follower - n]
                 if n >= low:
                     after[n - low][key] = follower
-        self._indexed = max(self._indexed, end)
+        self.indexed = max(self.indexed, end)
 
     def find(self, tokens: Sequence[int]) -> int | None:
         """Return the index of the token that followed the longest n-gram that ends `tokens` and
@@ -54,7 +54,7 @@ class NgramIndex:
         return latest
 
 
-class NgramDrafter(StatefulDrafter[NgramIndex]):
+class NgramDrafter(OwnTextDrafter[NgramIndex]):
     """Drafts from the request's own tokens; holds one NgramIndex per running request."""
 
     def __init__(
@@ -66,27 +66,18 @@ class NgramDrafter(StatefulDrafter[NgramIndex]):
         super().__init__(name, max_draft_len)
         self.min_ngram, self.max_ngram = min_ngram, max_ngram
 
-    def start(self, request: Request, held: int) -> NgramIndex | None:
-        # a request that never drafts costs nothing
-        return NgramIndex(self.min_ngram, self.max_ngram) if request.max_draft_len > 0 else None
-
-    def observe(self, rows: Sequence[ObservedRows]) -> None:
-        """Index along with the prompt's chunks: no step pays for a long prompt at once."""
-        for row in rows:
-            index = self.state(row.request)
-            if index is not None:
-                index.extend(row.request.tokens, row.start + row.count)
+    def make_index(self) -> NgramIndex:
+        return NgramIndex(self.min_ngram, self.max_ngram)
 
     def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
         return DraftBatch(tokens=list(map(self._draft, requests, lengths)))
 
     def _draft(self, request: Request, length: int) -> list[int]:
-        index = self.state(request)
         length = min(length, self.max_draft_len)
-        if index is None or length <= 0:
+        index = self.catch_up(request) if length > 0 else None
+        if index is None:
             return []
         tokens = request.tokens
-        index.extend(tokens, len(tokens))
         start = index.find(tokens)
         if start is None:
             return []

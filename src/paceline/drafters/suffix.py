@@ -16,7 +16,6 @@ from itertools import accumulate
 from operator import mul
 
 from paceline.core import DraftBatch, Request
-from paceline.drafters.base import ObservedRows, StatefulDrafter
 from paceline.drafters.context_array import ContextArray
 from paceline.drafters.context_trie import ContextTrie
 from paceline.drafters.corpus import Corpus, load_corpus
@@ -31,6 +30,7 @@ from paceline.drafters.kinds import (
     text,
     whole,
 )
+from paceline.drafters.own_text import OwnTextDrafter
 
 MIB = 2**20
 
@@ -110,7 +110,7 @@ class _Text:
             self.indexed = end
 
 
-class SuffixDrafter(StatefulDrafter[_Text]):
+class SuffixDrafter(OwnTextDrafter[_Text]):
     """Drafts by counts from the request's own text, past responses of its scope, and a corpus."""
 
     def __init__(
@@ -132,16 +132,8 @@ class SuffixDrafter(StatefulDrafter[_Text]):
         self.cache = ResponseCache(max_bytes, max_context)
         self.memories = [self.cache]
 
-    def start(self, request: Request, held: int) -> _Text | None:
-        # a request that never drafts costs nothing
-        return _Text(self.max_context) if request.max_draft_len > 0 else None
-
-    def observe(self, rows: Sequence[ObservedRows]) -> None:
-        """Index along with the prompt's chunks: no step pays for a long prompt at once."""
-        for row in rows:
-            text = self.state(row.request)
-            if text is not None:
-                text.extend(row.request.tokens, row.start + row.count)
+    def make_index(self) -> _Text:
+        return _Text(self.max_context)
 
     def propose(self, requests: Sequence[Request], lengths: Sequence[int]) -> DraftBatch:
         drafts = list(map(self._draft, requests, lengths))
@@ -153,11 +145,10 @@ class SuffixDrafter(StatefulDrafter[_Text]):
 
     def _draft(self, request: Request, length: int) -> tuple[list[int], list[float], bool]:
         """Return the draft, its estimates, and whether it comes from other requests' text."""
-        text = self.state(request)
         length = min(length, self.max_draft_len)
-        if text is None or length <= 0:
+        text = self.catch_up(request) if length > 0 else None
+        if text is None:
             return [], [], False
-        text.extend(request.tokens, len(request.tokens))
         tokens, estimates = text.trie.draft(request.tokens, length, self.min_token_prob)
         best, is_others = expected_accepted(estimates), False
         for index in self._shared(request):

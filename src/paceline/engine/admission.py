@@ -17,6 +17,7 @@ from paceline.core import (
 from paceline.drafters.base import Drafter
 from paceline.engine.config import LOSSLESS_RULES
 from paceline.engine.routes import NAMED, RouteKey, Routes, drawn
+from paceline.engine.row_edits import RowTables
 from paceline.engine.verify import check_budget
 
 THROUGHPUT = DraftPolicy("throughput")
@@ -92,6 +93,7 @@ class Admission:
         version = None if drafter is None else self.drafters[drafter].version
         seed = params.seed if params.seed is not None else self.seed
         seed = draw_seed() if seed is None else seed % 2**64
+        prepared = RowTables(params, prompt_ids, self.eos_ids)
         requests = [
             Request(
                 id=f"{request_id}#{choice}",
@@ -105,6 +107,7 @@ class Admission:
                 key=key,
                 lossless=lossless,
                 eos_ids=self.eos_ids,
+                prepared=prepared,
                 max_tokens=max_tokens,
                 drafter=drafter,
                 drafter_version=version,

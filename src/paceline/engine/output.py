@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from paceline.core import FinishReason, Request, TokenKind, TokenLogprobs
 from paceline.core.spans import OFF, Spans
 from paceline.engine.grammar import GrammarFailed, GrammarState
+from paceline.engine.row_edits import tables_of
 from paceline.engine.text import TextStream
 
 GRAMMAR_FAILED = "grammar_failed"  # stop reason of a stream whose grammar gave up
@@ -32,7 +33,7 @@ class Output:
         self, request: Request, text: TextStream, grammar: GrammarState | None, spans: Spans = OFF
     ) -> None:
         self.request, self.grammar = request, grammar
-        self._stop_ids = frozenset(request.params.stop_token_ids)
+        self._stop_ids = tables_of(request).stop_ids
         self._text, self._spans = text, spans
         params = request.params
         self._eos_ids = frozenset() if params.ignore_eos else request.eos_ids

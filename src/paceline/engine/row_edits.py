@@ -1,18 +1,21 @@
 """The edits that a request's options make to its rows of logits: bias, bans and penalties.
 
-Everything that does not depend on the row is prepared once per request, as arrays. The counts that
-penalties need grow with the output and are never built again. numpy edits the rows, on the CPU: for
-one row it takes a fraction of torch's time.
+Everything that depends neither on the row nor on the choice is prepared once, as arrays, where a
+request is admitted: tables may be as long as the vocabulary, and steps do not wait for them. The
+counts that penalties need grow with the output and are never built again. numpy edits the rows, on
+the CPU: for one row it takes a fraction of torch's time.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
 
-from paceline.core import Request
+from paceline.core import Request, SamplingParams
+from paceline.core.request import Prepared
 
 
 class TokenCounts:
@@ -61,12 +64,54 @@ class TokenCounts:
             del self._place[token]
         del self._counts[places:]
 
+    def copy(self) -> TokenCounts:
+        other = copy.copy(self)
+        other._ids, other._amounts = self._ids.copy(), self._amounts.copy()
+        other._place, other._counts = dict(self._place), list(self._counts)
+        return other
+
     def __len__(self) -> int:
         return len(self._place)
 
     def _count(self, place: int, step: int) -> None:
         count = self._counts[place] = self._counts[place] + step
         self._amounts[place] = self._frequency * count + self._presence if count else 0.0
+
+
+class RowTables(Prepared):
+    """The tables of all choices of a request. Once the request is queued they belong to the
+    engine's thread."""
+
+    def __init__(
+        self, params: SamplingParams, prompt_ids: Sequence[int], eos_ids: frozenset[int]
+    ) -> None:
+        self.stop_ids = frozenset(params.stop_token_ids)
+        self._bias_ids = np.fromiter(params.logit_bias, dtype=np.int64)
+        self._bias = np.fromiter(params.logit_bias.values(), dtype=np.float32)
+        ends = eos_ids | self.stop_ids if params.min_tokens else ()
+        self._ends = np.fromiter(ends, dtype=np.int64)
+        self._shifts: dict[bool, np.ndarray] = {}
+        self.counts: TokenCounts | None = None  # of the prompt, to be copied
+        if params.penalised:
+            prompt = prompt_ids if params.repetition_penalty != 1 else ()
+            self.counts = TokenCounts(prompt, params.frequency_penalty, params.presence_penalty)
+
+    def shift(self, banned: bool, vocab: int) -> np.ndarray:
+        """Return what biases, and bans if `banned`, add to a row: float32 [V], made when needed."""
+        if banned not in self._shifts:
+            shift = np.zeros(vocab, dtype=np.float32)
+            shift[self._bias_ids] = self._bias
+            if banned:
+                shift[self._ends] = -np.inf
+            self._shifts[banned] = shift
+        return self._shifts[banned]
+
+
+def tables_of(request: Request) -> RowTables:
+    """Return the tables of a request, which are made here if admission has not made them."""
+    if not isinstance(request.prepared, RowTables):
+        request.prepared = RowTables(request.params, request.prompt_ids, request.eos_ids)
+    return request.prepared
 
 
 class RowEdits:
@@ -80,18 +125,10 @@ class RowEdits:
     """
 
     def __init__(self, request: Request, device: torch.device) -> None:
-        params = request.params
-        self._request, self._device = request, device
-        self._bias_ids = np.fromiter(params.logit_bias, dtype=np.int64)
-        self._bias = np.fromiter(params.logit_bias.values(), dtype=np.float32)
-        ends = request.eos_ids.union(params.stop_token_ids) if params.min_tokens else ()
-        self._ends = np.fromiter(ends, dtype=np.int64)
-        self._shifts: dict[bool, np.ndarray] = {}  # [V], with and without the bans, when needed
+        self._request, self._device, self._tables = request, device, tables_of(request)
         self._row = np.empty(0, dtype=np.float32)  # the last edited row: its memory is in cache
-        self._counts: TokenCounts | None = None
-        if params.penalised:
-            prompt = request.prompt_ids if params.repetition_penalty != 1 else ()
-            self._counts = TokenCounts(prompt, params.frequency_penalty, params.presence_penalty)
+        counts = self._tables.counts
+        self._counts = None if counts is None else counts.copy()
         self._counted = 0  # output tokens that the counts hold
         self._ahead: list[int] = []  # tokens of a draft that they hold behind those
         self._places = len(self._counts or ())  # how many tokens they had before these
@@ -108,22 +145,13 @@ class RowEdits:
         if len(self._row) != len(given):
             self._row = np.empty_like(given)
         if shifted:
-            np.add(given, self._shift(banned, len(given)), out=self._row)
+            np.add(given, self._tables.shift(banned, len(given)), out=self._row)
         else:
             np.copyto(self._row, given)
         if self._counts is not None:
             self._count(self._counts, draft)
             self._penalise(self._row, self._counts)
         return torch.from_numpy(self._row).to(self._device)
-
-    def _shift(self, banned: bool, vocab: int) -> np.ndarray:
-        if banned not in self._shifts:
-            shift = np.zeros(vocab, dtype=np.float32)
-            shift[self._bias_ids] = self._bias
-            if banned:
-                shift[self._ends] = -np.inf
-            self._shifts[banned] = shift
-        return self._shifts[banned]
 
     def _penalise(self, row: np.ndarray, counts: TokenCounts) -> None:
         ids, repetition = counts.ids, self._request.params.repetition_penalty

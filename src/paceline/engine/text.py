@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from paceline.models.tokenizer import UNFINISHED, Pieces, Tokenizer
 
 CONTEXT = 5  # prompt tokens that the first output tokens are decoded with: spacing depends on them
+KEPT = 8  # of many pending tokens, so many of the first and of the last: more than a character has
 
 
 class TextStream:
@@ -29,6 +30,7 @@ class TextStream:
     ) -> None:
         """`pieces` is what streams of the same tokenizer share; without it all is decoded anew."""
         self._decode, self._pieces = tokenizer.backend_tokenizer.decode, pieces
+        self._hides = (pieces or Pieces(tokenizer)).hides
         self._skip = skip_special_tokens
         self._stop = tuple(stop)
         self._ids = list(prompt_ids[-CONTEXT:])
@@ -45,8 +47,11 @@ class TextStream:
         fresh = ""
         if self._pieces is not None and self._read == len(self._ids):
             fresh = self._pieces.of(token, skip_special_tokens=self._skip)
-        self._ids.append(token)
         known = bool(fresh)
+        if not known and self._hides(token, skip_special_tokens=self._skip):
+            self._checked = check_stop
+            return ""
+        self._ids.append(token)
         if not known:
             text = self._text(self._ids[self._prefix :])
             fresh = text[len(self._given) :]
@@ -54,7 +59,8 @@ class TextStream:
         if not check_stop:
             self._exempt = len(self._held) + len(fresh.rstrip(UNFINISHED))
         if not fresh or fresh.endswith(UNFINISHED):
-            return ""
+            crowded = len(self._ids) - self._read > 2 * KEPT
+            return self._give_up_on(fresh, check_stop) if crowded else ""
         self._prefix, self._read = self._read, len(self._ids)
         self._given = fresh if known else self._text(self._ids[self._prefix :])
         return self._release(self._held + fresh) if self._stop else fresh
@@ -69,6 +75,23 @@ class TextStream:
             rest = self._release(rest) + self._held
         self._held, self._given = "", text
         return rest
+
+    def _give_up_on(self, fresh: str, check_stop: bool) -> str:
+        """Return the final part of `fresh`, the text of too many pending tokens, and drop those in
+        the middle: only the last character can still change.
+
+        The last tokens tell how a character has begun. Where the bytes of several tokens are one
+        character or none is, the first ones tell that none will be.
+        """
+        end = self._read + KEPT
+        text = self._text(self._ids[self._prefix : end] + self._ids[-KEPT:])
+        if fresh and not text.endswith(UNFINISHED):
+            return ""
+        del self._ids[end:-KEPT]
+        self._given, final = text[: len(text) - bool(fresh)], fresh[:-1]
+        if not check_stop:
+            self._exempt = len(self._held) + len(final)
+        return self._release(self._held + final)
 
     def _text(self, ids: Sequence[int]) -> str:
         return str(self._decode(ids, skip_special_tokens=self._skip))

@@ -258,7 +258,9 @@ class Pieces:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         backend = tokenizer.backend_tokenizer
-        self._decode = backend.decode
+        self._decode, self._name = backend.decode, backend.id_to_token
+        added = backend.get_added_tokens_decoder().items()
+        self._special = frozenset(token for token, text in added if text.special)
         self._side_by_side = isinstance(backend.decoder, decoders.ByteLevel)
         self._known: tuple[dict[int, str], dict[int, str]] = {}, {}
 
@@ -274,3 +276,7 @@ class Pieces:
                 piece = ""
             known[token] = piece
         return piece
+
+    def hides(self, token: int, *, skip_special_tokens: bool) -> bool:
+        """Return whether decoders never see a token: a skipped special one, or an id of none."""
+        return (skip_special_tokens and token in self._special) or self._name(token) is None

@@ -144,7 +144,7 @@ def _add_lookups(app: FastAPI, serving: Serving, kept: ResponsesApi, key: list[D
     )
     async def rounds(id: str, http: Request) -> Response:
         """Return the rounds of a request that had `explain` set to true."""
-        return JSONResponse(serving.rounds(id, http))
+        return Response(await serving.rounds(id, http), media_type="application/json")
 
     app.include_router(routes)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections import OrderedDict
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 
 from paceline.core import FinishReason, OutputDelta
@@ -13,13 +13,7 @@ from paceline.core.rounds import acceptance_length
 from paceline.server.errors import ApiError
 from paceline.server.page_answers import RecentRequest
 from paceline.server.responses import picked, write_json
-from paceline.server.round_bodies import (
-    RequestRounds,
-    RoundFacts,
-    RoundToken,
-    ShownRound,
-    StreamFacts,
-)
+from paceline.server.round_bodies import RoundFacts, RoundToken, ShownRound, StreamFacts
 from paceline.server.tokens import TokenTexts
 
 MIB = 2**20
@@ -51,6 +45,9 @@ class ChoiceRounds:
         if delta.round is not None and delta.round.drafted:
             self.draft_rounds += 1
             self.accepted += delta.round.accepted
+
+    def copy(self) -> ChoiceRounds:
+        return replace(self, rounds=[*self.rounds])
 
 
 class RoundLog:
@@ -85,24 +82,16 @@ class RoundLog:
         """Forget the request: it was aborted or has failed, and nobody will ask for it."""
         self._store.drop(self)
 
-    def shown(self) -> RequestRounds:
-        """Return the answer of GET /v1/requests/{id}/rounds; a request that still runs shows what
-        there is."""
-        return {
+    def writer(self) -> Callable[[], bytes]:
+        """Return what writes the answer of GET /v1/requests/{id}/rounds, on any thread. A request
+        that still runs shows what there is now."""
+        facts = {
             "id": self.id,
             "object": "request.rounds",
             "created": self.created,
             "model": self.model,
-            "choices": [
-                {
-                    "index": index,
-                    "finish_reason": choice.finish_reason,
-                    "rounds": [json.loads(entry) for entry in choice.rounds],
-                    "rounds_left_out": choice.left_out,
-                }
-                for index, choice in enumerate(self.choices)
-            ],
         }
+        return partial(_written, facts, [choice.copy() for choice in self.choices])
 
     def listed(self) -> RecentRequest:
         """Return the request's line in a list. AL is that of all its choices."""
@@ -180,6 +169,16 @@ class RoundStore:
     def _evict(self) -> None:
         while len(self._logs) > MOST_REQUESTS or self.estimated_bytes > MOST_BYTES:
             self.drop(next(iter(self._logs.values())))
+
+
+def _written(facts: dict[str, object], choices: Sequence[ChoiceRounds]) -> bytes:
+    """Return a RequestRounds as JSON. The rounds, which are JSON already, may be megabytes."""
+    parts = [write_json(facts)[:-1], b',"choices":[']
+    for index, choice in enumerate(choices):
+        named = write_json({"index": index, "finish_reason": choice.finish_reason})
+        parts += [b"," if index else b"", named[:-1], b',"rounds":[', b",".join(choice.rounds)]
+        parts.append(b'],"rounds_left_out":%d}' % choice.left_out)
+    return b"".join([*parts, b"]}"])
 
 
 def round_shown(delta: OutputDelta, texts: TokenTexts) -> ShownRound:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -35,7 +36,6 @@ from paceline.server.prompt_size import PromptSize
 from paceline.server.prompts import PromptEncoder
 from paceline.server.protocol import ChatRequest, CompletionRequest, RequestBody
 from paceline.server.responses import write_json
-from paceline.server.round_bodies import RequestRounds
 from paceline.server.rounds import RoundStore
 from paceline.server.settings import ServerSettings
 from paceline.server.shapes import ChatShape, CompletionShape, Shape
@@ -163,9 +163,10 @@ class Serving:
         pairs = zip(body.prompts, decoded, strict=True)
         return [sent if isinstance(sent, str) else text for sent, text in pairs]
 
-    def rounds(self, request_id: str, http: Request) -> RequestRounds:
-        """Return the rounds of a request that had `explain` set. Raises ApiError (404)."""
-        return self._rounds.find(request_id, self.owner(http)).shown()
+    async def rounds(self, request_id: str, http: Request) -> bytes:
+        """Return the RequestRounds of a request that had `explain` set, as JSON. Raises ApiError
+        (404)."""
+        return await run_in_threadpool(self._rounds.find(request_id, self.owner(http)).writer())
 
     def recent(self, http: Request) -> RecentRequests:
         """Return the client's latest requests that had `explain` set."""
