@@ -106,10 +106,10 @@ def train_arms(args: argparse.Namespace, folder: Path, arms: dict[str, Sequence[
         command = [
             sys.executable, "-m", "paceline.cli", "train", *args.sets, "--model", args.model,
             "--out", str(folder / str(number)), "--hours", f"{args.minutes / 60:.6f}",
-            "--device", args.device, "--regression", "1", *options, *args.options,
+            "--device", args.device, *options, *args.options,
         ]  # fmt: skip
         if args.init:
-            command += ["--init", args.init]
+            command += ["--init", args.init, "--regression", "1"]
         with (folder / f"{number}.log").open("wb") as log:
             process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         running.append((name, number, process))

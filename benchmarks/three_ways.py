@@ -48,11 +48,11 @@ def train(args: argparse.Namespace, way: str, seed: int, folder: Path) -> Path:
     kept, finished = run / "drafter", run / "finished"
     if not finished.exists():
         python = ["--target-python", args.vllm] if way == "vllm" else []
-        init = ["--init", args.init] if args.init else []
+        init = ["--init", args.init, "--regression", "1"] if args.init else []
         said = command(
             "train", args.set, "--model", args.model, "--target-engine", way, *python, *init,
             "--steps", str(args.steps), "--eval-every", str(args.steps), "--seed", str(seed),
-            "--regression", "1", "--out", str(run), *args.options,
+            "--out", str(run), *args.options,
         )  # fmt: skip
         (run / "log.txt").write_text(said)
         finished.touch()

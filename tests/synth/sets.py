@@ -22,9 +22,11 @@ def fresh(parts: Parts, answers: str = "fake") -> Manifest:
     return SynthJob(app, sources, asker).manifest(answers)
 
 
-def run(parts: Parts, out: Path, answerer: FakeAnswerer | None = None) -> Collector:
+def run(
+    parts: Parts, out: Path, answerer: FakeAnswerer | None = None, restart: bool = False
+) -> Collector:
     app = parts[0]
-    collector = Collector(out, open_set(out, fresh(parts), app), app)
+    collector = Collector(out, open_set(out, fresh(parts), app, restart=restart), app)
     Run(SynthJob(*parts), answerer or FakeAnswerer(), collector).run()
     return collector
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import errno
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from paceline.core import InvalidRequest
 from paceline.dataset import training_set as dataset
-from paceline.dataset.training_set import read_rows
+from paceline.dataset.training_set import read_manifest, read_rows
 from paceline.synth.folder import CannotWrite, check_set, open_set
 
 from .sets import Killed, Parts, content, dying, fresh, run
@@ -66,6 +70,68 @@ def test_what_was_begun_otherwise_is_refused(target: Path, tmp_path: Path) -> No
     assert manifest.shards == [] and [p.name for p in (tmp_path / "set").iterdir()] == [
         "manifest.json"
     ]
+
+
+def killed_before(patched: pytest.MonkeyPatch, change: int) -> None:
+    """Kill the process before file number `change` is replaced or removed."""
+    left = iter(range(change))
+
+    def dying(function: Callable[..., None]) -> Callable[..., None]:
+        def changes(*given: Any, **named: Any) -> None:
+            if next(left, None) is None:
+                raise Killed
+            function(*given, **named)
+
+        return changes
+
+    patched.setattr(os, "replace", dying(os.replace))
+    patched.setattr(Path, "unlink", dying(Path.unlink))
+
+
+def test_a_restart_that_is_killed_leaves_the_old_set_or_the_new_one(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever file it is killed before, the set can be gone on with, and begun anew."""
+    old, new = made(tmp_path, target, system="Be long.", size={"rows": 70}), made(tmp_path, target)
+    run(old, tmp_path / "old")
+    run(new, tmp_path / "new")
+    before, after = content(tmp_path / "old"), content(tmp_path / "new")
+    for changes in range(len(before)):  # those of files: one is replaced, the others are removed
+        resumed, again = (tmp_path / f"{name}-{changes}" for name in ("resumed", "again"))
+        for folder in (resumed, again):
+            shutil.copytree(tmp_path / "old", folder)
+            with monkeypatch.context() as patched, pytest.raises(Killed):
+                killed_before(patched, changes)
+                open_set(folder, fresh(new), new[0], restart=True)
+        parts, expected = (new, after) if read_manifest(resumed).counts == {} else (old, before)
+        run(parts, resumed)
+        assert content(resumed) == expected, changes
+        run(new, again, restart=True)
+        assert content(again) == after, changes
+
+
+def test_a_set_that_is_killed_before_its_first_manifest_can_be_begun(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts, out = made(tmp_path, target), tmp_path / "set"
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        killed_before(patched, 0)
+        open_set(out, fresh(parts), parts[0])
+    assert list(content(out)) == ["manifest.json.tmp"]
+    assert open_set(out, fresh(parts), parts[0]).counts == {}
+    assert list(content(out)) == ["manifest.json"]
+
+
+def test_shards_that_no_manifest_names_are_removed_when_a_run_goes_on(
+    target: Path, tmp_path: Path
+) -> None:
+    parts, out = made(tmp_path, target), tmp_path / "set"
+    run(parts, out)
+    before = content(out)
+    for name in ("train-00099.parquet", "held_out-00000.parquet.tmp", "train-mine.parquet"):
+        (out / name).write_bytes(b"rows")
+    open_set(out, fresh(parts), parts[0])
+    assert content(out).keys() == before.keys() | {"train-mine.parquet"}
 
 
 def test_a_folder_with_something_else_is_refused_untouched(target: Path, tmp_path: Path) -> None:

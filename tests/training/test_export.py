@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,15 +12,17 @@ import torch
 from torch import nn
 
 from paceline.core import InvalidRequest
+from paceline.dataset.training_set import read_manifest, read_rows, write_manifest, write_shard
 from paceline.models.dflash.config import read_dflash_config
 from paceline.models.dflash.tensors import PREDECESSORS
 from paceline.training import export
 from paceline.training.config import TrainConfig
 from paceline.training.evaluation import Progress, Score
 from paceline.training.provenance import as_text, read, shortened
-from paceline.training.run import describe, line
+from paceline.training.run import describe, line, prepare
+from paceline.training.workers import Workers
 from tests.models.dflash.tiny import config_json
-from tests.training.runs import SMALL
+from tests.training.runs import SMALL, config
 from tests.training.twins import text_of
 
 
@@ -172,3 +174,21 @@ def test_an_evaluation_needs_a_provenance_to_go_into(tmp_path):
 def test_the_past_of_a_drafter_without_a_provenance_is_its_name(tmp_path):
     (tmp_path / "begin").mkdir()
     assert export.history(tmp_path / "begin") == {"name": "begin", "made": None}
+
+
+def test_the_texts_that_are_not_judged_are_told_and_kept_on_record(target, trainset, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    shards = [write_shard(other, "train", 0, list(read_rows(trainset, "held_out"))[:1])]
+    write_manifest(other, read_manifest(trainset).model_copy(update={"shards": shards}))
+    both = replace(
+        config(target, trainset, tmp_path / "run", steps=1), sets=(str(trainset), str(other))
+    )
+    said: list[str] = []
+    trainer = prepare(both, Workers("cpu"), said.append)
+    assert said == ["tiny-set: left out 1 of 4 texts of its held_out split, whose prompts another "
+                    "set trains on"]  # fmt: skip
+    trainer.progress.add(0, {"tiny-set": Score(1, 2.0, (1.0,))}, {})
+    made, form = trainer.export.args
+    facts: Any = export.provenance(made, form, trainer.progress, 1)["data"]
+    assert (facts["tiny-set"]["left_out"], facts["other"]["left_out"]) == (1, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from types import SimpleNamespace
 from typing import Any
@@ -189,6 +190,25 @@ def test_a_resumed_log_drops_what_will_be_written_again(tmp_path):
         file.write('{"step": 15, "lo')  # a kill cuts a line
     JsonLines(tmp_path, 6).log(10, {"loss": 7.0})
     assert [(row["step"], row["loss"]) for row in read_log(tmp_path)] == [(0, 0), (5, 5), (10, 7)]
+
+
+def test_a_kill_while_a_resumed_run_cuts_its_log_loses_nothing(tmp_path, monkeypatch):
+    log = JsonLines(tmp_path, 0)
+    for step in (0, 5, 10):
+        log.log(step, {"loss": float(step)})
+    before = read_log(tmp_path)
+
+    def killed(source: object, name: object) -> None:
+        assert read_log(tmp_path) == before
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            JsonLines(tmp_path, 6)
+    assert read_log(tmp_path) == before
+    JsonLines(tmp_path, 6)
+    assert read_log(tmp_path) == before[:2]
 
 
 class Recorder:

@@ -30,6 +30,8 @@ from tests.training.runs import config, quiet
         ("trackers", ("excel",), r"trackers\[0\]: got 'excel'"),
         ("lr", float("nan"), "lr: got nan"),
         ("seed", -1, "seed: got -1"),
+        ("on_regression", "stop", "on_regression: got 'stop'; expected init beside it"),
+        ("regression", 0.1, "regression: got 0.1; expected init beside it"),
         ("matrix_lr", 0.1, "matrix_lr: got 0.1; expected optimizer muon"),
         ("soft_tokens", 8, "soft_tokens: got 8; expected an objective .* or on_policy beside it"),
         ("short_share", 0.1, "short_share: got 0.1; expected short_block"),

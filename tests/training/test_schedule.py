@@ -133,6 +133,49 @@ def test_the_best_drafter_stays_while_a_longer_run_is_worse(
     assert (drafter / "model.safetensors").read_bytes() == before
 
 
+def test_patience_of_a_longer_run_does_not_wait_for_the_annealed_score(
+    target, trainset, tmp_path, monkeypatch
+) -> None:
+    """Weights of the stable phase score less than annealed ones for long: they are compared with
+    one another, and the annealed drafter is kept until a better one comes."""
+    out = tmp_path / "run"
+    settings = {"save_every": 100, "eval_every": 2, "patience": 2}
+
+    def scores(self: Any, packs: dict[str, Any]) -> dict[str, Score]:
+        length = 3.0 if self.schedule.end == 10 and self.schedule.decaying else 1 + self.step / 100
+        return dict.fromkeys(packs, Score(9, length, (length - 1,) * 5))
+
+    monkeypatch.setattr(trainer_module.Trainer, "_scores", scores)
+    train(config(target, trainset, out, steps=10, **settings), quiet)
+    state = torch.load(out / STATE, weights_only=True)
+    best = state["step"], state["progress"]["best"], state["progress"]["best_length"]
+    assert best == (10, 10, 3.0)
+    result = train(config(target, trainset, out, steps=30, **settings), quiet)
+    state = torch.load(out / STATE, weights_only=True)
+    assert result.why is None and state["step"] == 30
+    assert (state["progress"]["best"], state["progress"]["best_length"]) == (10, 3.0)
+
+
+def test_a_state_with_a_count_of_its_patience_goes_on(
+    target, trainset, tmp_path, monkeypatch
+) -> None:
+    """Earlier releases saved the count, and counted from the best drafter that was kept."""
+    out = tmp_path / "run"
+    settings = {"save_every": 100, "eval_every": 2, "patience": 2}
+
+    def scores(self: Any, packs: dict[str, Any]) -> dict[str, Score]:
+        return dict.fromkeys(packs, Score(9, 1 + self.step / 100, (self.step / 100,) * 5))
+
+    monkeypatch.setattr(trainer_module.Trainer, "_scores", scores)
+    train(config(target, trainset, out, steps=10, **settings), quiet)
+    for name in (STATE, STABLE):
+        state = torch.load(out / name, weights_only=True)
+        counted = {"waited": 2, "best_outside": 9.0, "waited_outside": 9}
+        torch.save(state | {"progress": state["progress"] | counted}, out / name)
+    train(config(target, trainset, out, steps=12, **settings), quiet)
+    assert torch.load(out / STATE, weights_only=True)["step"] == 12
+
+
 def interrupted(monkeypatch, step: int, number: int) -> None:
     """Send this process a signal in a step, as Ctrl-C does."""
     real = trainer_module.Trainer.take_step

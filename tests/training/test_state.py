@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from paceline.core import InvalidRequest, ModelError
+from paceline.distil.config import DistilConfig
 from paceline.training import state, trackers
 from paceline.training.config import TrainConfig
 from paceline.training.data import check_target, without_token
@@ -94,3 +95,34 @@ def test_a_run_from_before_a_setting_was_there_goes_on(tmp_path):
     older = {name: value for name, value in settings.items() if name != "compile"}
     state.save_state(tmp_path, {"config": older, "inputs": {}})
     assert state.load_state(tmp_path, settings, {}) is not None
+
+
+def test_a_setting_that_a_run_did_not_have_yet_keeps_its_default(tmp_path):
+    """The run began with the default, and does not say so."""
+    settings = TrainConfig(**SMALL, target_engine="vllm")
+    older = {name: v for name, v in asdict(settings).items() if name != "target_options"}
+    state.save_state(tmp_path, {"config": older, "inputs": {}})
+    assert state.load_state(tmp_path, asdict(settings), {}) is not None
+    served = replace(settings, target_options={"quantization": "fp8"})
+    told = r"target_options: got {'quantization': 'fp8'}; expected {}, as the run in .* began"
+    with pytest.raises(InvalidRequest, match=told):
+        state.load_state(tmp_path, asdict(served), {})
+
+
+def test_a_setting_that_a_distilling_did_not_have_yet_keeps_its_default(tmp_path):
+    settings = asdict(DistilConfig(student="m", sets=("a/set",), out="run"))
+    older = {name: value for name, value in settings.items() if name != "clip"}
+    state.save_state(tmp_path, {"config": older, "inputs": {}})
+    assert state.load_state(tmp_path, settings, {}, model=DistilConfig) is not None
+    with pytest.raises(InvalidRequest, match=r"clip: got 2\.0; expected 1\.0, as the run"):
+        state.load_state(tmp_path, settings | {"clip": 2.0}, {}, model=DistilConfig)
+
+
+def test_a_run_that_began_with_options_of_init_goes_on_without_them(tmp_path):
+    """Without a drafter to go on from they had no effect, and were not refused."""
+    begun = asdict(TrainConfig(**SMALL)) | {"on_regression": "stop", "regression": 0.2}
+    state.save_state(tmp_path, {"config": begun, "inputs": {}})
+    assert state.load_state(tmp_path, asdict(TrainConfig(**SMALL)), {}) is not None
+    state.save_state(tmp_path, {"config": begun | {"init": "drafter"}, "inputs": {}})
+    with pytest.raises(InvalidRequest, match=r"regression: got 0\.05; expected 0\.2, as the run"):
+        state.load_state(tmp_path, asdict(TrainConfig(**SMALL, init="drafter")), {})

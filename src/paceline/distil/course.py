@@ -195,7 +195,9 @@ class Course:
         save_state(self.config.folder, state)
 
     def _resume(self) -> bool:
-        state = load_state(self.config.folder, self._settings(), self._digests())
+        state = load_state(
+            self.config.folder, self._settings(), self._digests(), model=DistilConfig
+        )
         if state is None:
             return False
         if state["total"] != self.total:

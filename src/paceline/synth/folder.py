@@ -32,6 +32,7 @@ from paceline.synth.split import SPLIT, read_split
 PROMPTS = "prompts"  # count of the items of the plan that are done: a resumed run goes on there
 BYTES_PER_TOKEN = 4  # an int32 before it is compressed: an estimate on the safe side
 PROMPT_SHARE = 4  # tokens written for each token of an answer
+BEGUN = f"{MANIFEST}.tmp"  # of a run that was killed before it had a manifest
 NEAR_DUPLICATE = "near_duplicate"
 
 
@@ -47,7 +48,7 @@ def check_set(folder: Path, fresh: Manifest, app: App, *, restart: bool = False)
         raise InvalidRequest("out", str(folder), "a folder, not a file")
     if (folder / MANIFEST).exists():
         manifest = fresh if restart else _same(folder, read_manifest(folder), fresh)
-    elif folder.exists() and any(path.name != LOCK for path in folder.iterdir()):
+    elif folder.exists() and {path.name for path in folder.iterdir()} - {LOCK, BEGUN}:
         raise InvalidRequest("out", str(folder), "a new or empty folder, or a set to go on with")
     _check_room(folder, manifest, app)
     return manifest
@@ -64,16 +65,22 @@ def open_set(folder: Path, fresh: Manifest, app: App, *, restart: bool = False) 
     manifest = check_set(folder, fresh, app, restart=restart)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if restart and (folder / MANIFEST).exists():
-            (folder / MANIFEST).unlink()
-            for split in SPLITS:
-                for suffix in ("parquet", "parquet.tmp"):
-                    for path in folder.glob(f"{split}-*.{suffix}"):
-                        path.unlink()
         write_manifest(folder, manifest)
+        _remove_unnamed(folder, manifest)
     except OSError as error:
         raise CannotWrite(f"cannot write to {folder}: {error.strerror or error}") from error
     return manifest
+
+
+def _remove_unnamed(folder: Path, manifest: Manifest) -> None:
+    """Remove the shards that the manifest does not name: those of the set before, and those that a
+    killed run wrote last."""
+    named = {shard.file for shard in manifest.shards}
+    for split in SPLITS:
+        for suffix in ("parquet", "parquet.tmp"):
+            for path in folder.glob(f"{split}-[0-9]*.{suffix}"):
+                if path.name not in named:
+                    path.unlink()
 
 
 def _same(folder: Path, manifest: Manifest, fresh: Manifest) -> Manifest:

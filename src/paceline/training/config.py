@@ -13,7 +13,7 @@ from paceline.core import InvalidRequest
 from paceline.core.document_help import about
 from paceline.core.documents import checked
 from paceline.core.errors import together
-from paceline.core.field_types import Between, Expected, as_tuple
+from paceline.core.field_types import Between, Expected, as_tuple, fields_of
 
 # These learn from the target's distribution.
 SOFT = ("kl", "tv", "nla", "lk_hybrid", "expected_al", "expected_speedup")
@@ -36,6 +36,7 @@ DEFAULTS: dict[str, float] = {
     "features_wait_minutes": 15.0,
 }
 NOT_WAITING = "no features_wait beside it: a run that waits"
+COMPARED = "init beside it: a drafter, from whose acceptance length a fall is counted"
 BlockSize = Annotated[int, Between(2, MAX_BLOCK)]
 Count = Annotated[int, Between(1)]
 Amount = Annotated[int, Between(1, 1 << 16)]
@@ -60,6 +61,11 @@ SET_HERE = {
     "model", "dtype", "max_model_len", "tensor_parallel_size", "enable_prefix_caching",
     "disable_log_stats", "speculative_config", "kv_transfer_config",
 }  # fmt: skip
+
+
+def default_of(model: type, name: str) -> object:
+    """Return the default of a setting."""
+    return fields_of(model)[name].get_default(call_default_factory=True)
 
 
 def _optional(name: str, description: str) -> Any:
@@ -289,10 +295,11 @@ class TrainConfig:
             ("target_devices", self.with_vllm, "target_engine vllm beside it"),
             ("target_options", self.with_vllm, "target_engine vllm beside it"),
             ("target_url", self.target_engine == "sglang", "target_engine sglang beside it"),
+            ("regression", self.init is not None, COMPARED),
+            ("on_regression", self.init is not None, COMPARED),
         ):
             value = getattr(self, name)
-            is_given = value is not None and value is not False and value != {}
-            if is_given and not effective:
+            if not effective and value != default_of(TrainConfig, name):
                 yield InvalidRequest(name, value, needed)
         for name in sorted(self.target_options.keys() & SET_HERE):
             yield InvalidRequest("target_options", name, "an option that train does not set itself")

@@ -3,6 +3,8 @@ uninterrupted run would have taken."""
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -30,6 +32,7 @@ SHUFFLE = (1 << 32) - 1  # stands for the order where draws of a text have its n
 # A drafter's mask token was chosen when no text held it. A run that goes on from the drafter leaves
 # out texts with that token, up to this share of all; more of them are another kind of text.
 FEW = 0.01
+LEFT_OUT = "texts of its {} split, whose prompts another set trains on"
 # With any of these in an application's sampling, answers are not drawn from the plain distribution.
 SHAPING = (
     "top_p",
@@ -51,9 +54,23 @@ def read_texts(
     """Read the texts of a split that are of these parts, numbered from `first` on and cut to
     `max_tokens`. Texts without an anchor are left out, and so are the loops of an answer. Raises
     InvalidRequest (field `sets`) where none is left."""
-    texts: list[Text] = []
+    return [
+        text for texts in read_by_set(folders, split, max_tokens, first, parts) for text in texts
+    ]
+
+
+def read_by_set(
+    folders: Sequence[Path],
+    split: str,
+    max_tokens: int,
+    first: int = 0,
+    parts: Collection[str] = PARTS,
+) -> list[list[Text]]:
+    """Read texts as read_texts() does; return those of each folder."""
+    by_set: list[list[Text]] = []
     for folder in folders:
-        app = read_manifest(folder).app
+        app, texts = read_manifest(folder).app, list[Text]()
+        by_set.append(texts)
         for row in read_rows(folder, split):
             if row.part not in parts:
                 continue
@@ -65,13 +82,13 @@ def read_texts(
                 said[start : end if looping is None else start + looping] = True
             if len(valid_anchors(said)):
                 end = int(said.nonzero()[-1]) + 1  # nobody looks behind it
-                number, drawn_at = first + len(texts), _drawn_at(row, app)
-                texts.append(Text(number, ids[:end], said[:end], row.source, drawn_at))
-    if not texts:
+                texts.append(Text(first, ids[:end], said[:end], row.source, _drawn_at(row, app)))
+                first += 1
+    if not any(by_set):
         names = ", ".join(str(folder) for folder in folders)
         expected = f"a set whose split {split!r} has answers of two tokens or more"
         raise InvalidRequest("sets", names, expected)
-    return texts
+    return by_set
 
 
 def _drawn_at(row: TrainingRow, app: Mapping[str, Any]) -> float:
@@ -133,20 +150,31 @@ def check_target(manifests: Mapping[str, Manifest], identity: Mapping[str, str])
 
 @dataclass(slots=True)
 class Data:
-    """The texts of a run. Each has a number of its own, by which its features are kept once."""
+    """The texts of a run. Each has a number of its own, by which its features are kept once.
+    `left_out` is the number of texts by set that are not judged: another set trains on their
+    prompts."""
 
     train: list[Text]
     held_out: dict[str, list[Text]]
     out_of_domain: dict[str, list[Text]]
     manifests: dict[str, Manifest]
     foreign: dict[str, list[Text]] = field(default_factory=dict)
+    left_out: Counter[str] = field(default_factory=Counter)
 
 
-def read_data(config: TrainConfig, target_identity: Mapping[str, str], most: int) -> Data:
+def read_data(
+    config: TrainConfig,
+    target_identity: Mapping[str, str],
+    most: int,
+    show: Callable[[str], None] | None = None,
+) -> Data:
     """Read the texts of the sets. `held_out` is that split of the training sets and of the sets
     named so, and `foreign` is that split of the same. `out_of_domain` is the `neighbour` split of
     the training sets, and the sets named so; where a training set holds out text of its task, its
-    plain chat counts as out of domain too, as NAME/replay."""
+    plain chat counts as out of domain too, as NAME/replay.
+
+    Sets do not know of one another, so that one may train on what another holds out. Such texts are
+    left out of what is judged, and `show` is told. A set's own splits are as it made them."""
     named = [(Path(folder).name, folder) for folder in config.sets]
     folders = dict(named)
     manifests: dict[str, Manifest] = {}
@@ -162,8 +190,10 @@ def read_data(config: TrainConfig, target_identity: Mapping[str, str], most: int
             if not any(map(manifests[name].of, splits)):
                 raise InvalidRequest(option, folder, f"a set with a {' or '.join(splits)} split")
     check_target(manifests, target_identity)
-    texts = read_texts([Path(folder) for folder in config.sets], "train", most)
-    count = len(texts)
+    by_set = read_by_set([Path(folder) for folder in config.sets], "train", most)
+    texts = [text for set_texts in by_set for text in set_texts]
+    trained = {n: set(map(_prompt, of)) for n, of in zip(folders, by_set, strict=True)}
+    count, left_out = len(texts), Counter[str]()
     held: dict[str, list[Text]] = {}
     other: dict[str, list[Text]] = {}
     foreign: dict[str, list[Text]] = {}
@@ -180,15 +210,52 @@ def read_data(config: TrainConfig, target_identity: Mapping[str, str], most: int
             for group, parts in groups.items():
                 if manifests[name].of(split):
                     split_texts = read_texts([Path(folder)], split, most, count, parts)
-                    judged = result if group == name else other
-                    judged[group] = _spread(split_texts, config.eval_texts)
                     count += len(split_texts)
+                    kept = _unseen(split_texts, name, trained)
+                    if fewer := len(split_texts) - len(kept):
+                        left_out[name] += fewer
+                        if show is not None:
+                            told = f"{fewer} of {len(split_texts)}" if kept else "all"
+                            show(f"{group}: left out {told} {LEFT_OUT.format(split)}")
+                    if kept:
+                        judged = result if group == name else other
+                        judged[group] = _spread(kept, config.eval_texts)
+    _check_judged(config, held, foreign, other)
+    return Data(texts, held, other, manifests, foreign, left_out)
+
+
+def _unseen(texts: list[Text], name: str, trained: Mapping[str, set[bytes]]) -> list[Text]:
+    """Return the texts of a set whose prompts no other set trains on."""
+    others = set[bytes]().union(*(trained[other] for other in trained if other != name))
+    return [text for text in texts if _prompt(text) not in others]
+
+
+def _prompt(text: Text) -> bytes:
+    """Return a digest of the tokens before the first that was said."""
+    start = int(text.said.nonzero()[0])
+    return hashlib.blake2b(text.ids[:start].numpy().tobytes(), digest_size=16).digest()
+
+
+def _check_judged(
+    config: TrainConfig,
+    held: Mapping[str, list[Text]],
+    foreign: Mapping[str, list[Text]],
+    other: Mapping[str, list[Text]],
+) -> None:
+    """Raise InvalidRequest where nothing is left of what a run has to be judged by."""
+    for option, sets, judged in (
+        ("held_out", config.held_out, {**held, **foreign}),
+        ("out_of_domain", config.out_of_domain, other),
+    ):
+        for name, folder in sets.items():
+            if name not in judged:
+                expected = f"a set with prompts that no set of the run trains on ({name} has none)"
+                raise InvalidRequest(option, folder, expected)
     if config.on_regression == "stop" and not other:
         raise InvalidRequest("on_regression", "stop", "a set out of domain to watch")
     if not held:
         expected = "a set with a held_out split, or NAME=FOLDER of another one that has it"
         raise InvalidRequest("held_out", config.held_out, expected)
-    return Data(texts, held, other, manifests, foreign)
 
 
 def _held_groups(name: str, folder: Path) -> dict[str, tuple[Part, ...]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from statistics import fmean
 from typing import Any
 
@@ -96,9 +96,9 @@ class Progress:
     replay of the training sets, must not fall by more than the share `regression`, and a step must
     be better to be the best. Random weights are no standard.
 
-    `best` is the step of the best mean held-out acceptance length among those without regression;
-    `waited` counts evaluations since then. A run that starts from random weights has to get better
-    out of domain, too: `best_outside` and `waited_outside` are the same for those sets.
+    `best` is the step of the drafter that is kept, whose mean held-out acceptance length is the
+    best of those without regression, and `best_length` is that length. In a run that was made
+    longer that drafter may have seen the learning rate fall, which `history` then does not tell.
     """
 
     regression: float
@@ -106,9 +106,11 @@ class Progress:
     history: list[dict[str, Any]] = field(default_factory=list)
     best: int | None = None
     best_length: float = 0.0
-    waited: int = 0
-    best_outside: float = 0.0
-    waited_outside: int = 0
+
+    @classmethod
+    def restored(cls, saved: Mapping[str, Any]) -> Progress:
+        """Return a progress as asdict() saved it, here or in an earlier release."""
+        return cls(**{item.name: saved[item.name] for item in fields(cls)})
 
     def add(
         self,
@@ -130,20 +132,21 @@ class Progress:
         length = mean_length(held)
         if not self.judged and len(self.history) == 1:
             return False
-        if not self.judged and other:
-            self._wait_outside(mean_length(other))
         better = not self.regressions and (self.best is None or length > self.best_length)
         if better:
-            self.best, self.best_length, self.waited = step, length, 0
-        else:
-            self.waited += 1
+            self.best, self.best_length = step, length
         return better
 
-    def _wait_outside(self, length: float) -> None:
-        if length > self.best_outside:
-            self.best_outside, self.waited_outside = length, 0
-        else:
-            self.waited_outside += 1
+    @property
+    def waited(self) -> int:
+        """The number of evaluations since the best one of `history`, whichever drafter is kept. A
+        run that starts from random weights has to get better out of domain, too."""
+        entries = self.history if self.judged else self.history[1:]
+        lengths = [0.0 if self._fallen(entry) else _held_out(entry) for entry in entries]
+        waited = _since_best(lengths)
+        if self.judged or not all(entry["out_of_domain"] for entry in entries):
+            return waited
+        return max(waited, _since_best([_mean(entry, "out_of_domain") for entry in entries]))
 
     def forecast(self, slots: float) -> Forecast | None:
         """Forecast the mean held-out acceptance length after `slots` slots; None while that cannot
@@ -207,9 +210,19 @@ class Progress:
         return entries
 
 
+def _since_best(lengths: Sequence[float]) -> int:
+    """Return how many lengths come behind the largest, of equal ones behind the first."""
+    return len(lengths) - 1 - lengths.index(max(lengths)) if lengths else 0
+
+
 def _held_out(entry: Mapping[str, Any]) -> float:
     """Return the mean held-out acceptance length of an entry of a history."""
-    return fmean(score["length"] for score in entry["held_out"].values())
+    return _mean(entry, "held_out")
+
+
+def _mean(entry: Mapping[str, Any], kind: str) -> float:
+    """Return the mean acceptance length of a kind of sets in an entry of a history."""
+    return fmean(score["length"] for score in entry[kind].values())
 
 
 def production_gaps(scores: Mapping[str, Any]) -> dict[str, float]:

@@ -16,11 +16,12 @@ import torch
 
 from paceline.bench.report.pages import render
 from paceline.dataset.overlap import OVERLAP, read_overlap
-from paceline.dataset.training_set import Manifest, write_whole
+from paceline.dataset.training_set import write_whole
 from paceline.models.catalog import CATALOGUE
 from paceline.models.dflash.checkpoint import save_checkpoint
 from paceline.models.dflash.tensors import PREDECESSORS
 from paceline.training.config import TrainConfig
+from paceline.training.data import Data
 from paceline.training.evaluation import Progress, production_gaps
 from paceline.training.form import TrainingForm
 from paceline.training.provenance import (
@@ -43,22 +44,21 @@ class Made:
     """The facts about a drafter that are known before the first step: `target` is
     loader.identity's, `hf` the drafter's config.json, `before` the history of the drafter it
     goes on from, `origin` what a distilled target was made from, `head_ids` int64 [n], or None for
-    the whole head, `longest` the longest text in tokens, `predecessors` float [vocabulary, rank]
-    the codebook of a selector that began at random, as it began."""
+    the whole head, `predecessors` float [vocabulary, rank] the codebook of a selector that began at
+    random, as it began."""
 
     config: TrainConfig
     hf: Mapping[str, object]
     target: Mapping[str, str]
-    manifests: Mapping[str, Manifest]
+    data: Data
     before: Mapping[str, object] | None
     head_ids: torch.Tensor | None
-    longest: int
     predecessors: torch.Tensor | None = None
     origin: Mapping[str, object] | None = None
 
     def context(self, form: TrainingForm) -> int:
         """Return the most tokens of context that a draft saw in training."""
-        return max(self.longest, form.config.block_size)
+        return max(*map(len, self.data.train), form.config.block_size)
 
 
 def write(made: Made, form: TrainingForm, progress: Progress, step: int) -> None:
@@ -134,8 +134,9 @@ def provenance(made: Made, form: TrainingForm, progress: Progress, step: int) ->
                 "tokens": sum(shard.answer_tokens for shard in manifest.of("train")),
                 "sources": manifest.app.get("sources", []),
                 "overlap": manifest.app.get(OVERLAP, {}),
+                "left_out": made.data.left_out[name],
             }
-            for name, manifest in made.manifests.items()
+            for name, manifest in made.data.manifests.items()
         },
         "settings": settings,
         "step": step,

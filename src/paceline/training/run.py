@@ -202,12 +202,12 @@ def _run(trainer: Trainer, show: Callable[[str], None]) -> None:
 def prepare(
     config: TrainConfig, workers: Workers, show: Callable[[str], None] | None = None
 ) -> Trainer:
-    """Read and check sets, target and drafter, and build the trainer. `show` is told how many texts
+    """Read and check sets, target and drafter, and build the trainer. `show` is told which texts
     are left out."""
     found = read_target(config.model)
     check_engine(config, found)
     target_identity = identity(found)
-    data = read_data(config, target_identity, min(config.max_tokens, found.max_context))
+    data = read_data(config, target_identity, min(config.max_tokens, found.max_context), show)
     begun = None if config.init is None else drafter_folder(config.init)
     checkpoint = None if begun is None else load_checkpoint(begun)
     if checkpoint is not None:
@@ -241,16 +241,13 @@ def prepare(
     if config.compile:
         for layer in drafter.layers:
             layer.compile(dynamic=True)
-    longest = max(len(text) for text in data.train)
     cut = None if len(ids) == len(target.head) else ids
     before = None if begun is None else export.history(begun)
     start = None
     if checkpoint is None and shape.second is not None:
         start = form.drafter.candidate_selector.predecessor_codebook.detach().clone()
     origin = read_optional_json(found.path / ORIGIN)
-    made = export.Made(
-        config, hf, target_identity, data.manifests, before, cut, longest, start, origin
-    )
+    made = export.Made(config, hf, target_identity, data, before, cut, start, origin)
     inputs = _inputs(config, made, checkpoint)
     return Trainer(config, form, target, data, workers, partial(export.write, made, form), inputs)
 
@@ -268,7 +265,7 @@ def _inputs(
     config: TrainConfig, made: export.Made, checkpoint: DFlashCheckpoint | None
 ) -> dict[str, object]:
     """Return digests of everything that a run reads, by the name of its setting."""
-    digests = {name: manifest.digest for name, manifest in made.manifests.items()}
+    digests = {name: manifest.digest for name, manifest in made.data.manifests.items()}
     return {
         "model": made.target["weights_sha256"],
         "sets": [digests[Path(folder).name] for folder in config.sets],

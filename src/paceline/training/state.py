@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 
 from paceline.core import InvalidRequest, PacelineError
 from paceline.dataset.training_set import write_whole
+from paceline.training.config import TrainConfig, default_of
 
 STATE, STABLE, DRAFTER = "state.pt", "stable.pt", "drafter"
 FORMAT = 2
@@ -43,6 +44,7 @@ FREE = (
     "threads",
     "save_every",
 )
+OF_INIT = ("regression", "on_regression")  # they have no effect without it, nor ever had
 
 
 # What a disk that takes no more looks like from Python, from torch and from safetensors.
@@ -69,10 +71,14 @@ def save_state(folder: Path, state: Mapping[str, object], name: str = STATE) -> 
 
 
 def load_state(
-    folder: Path, config: Mapping[str, object], inputs: Mapping[str, object], name: str = STATE
+    folder: Path,
+    config: Mapping[str, object],
+    inputs: Mapping[str, object],
+    name: str = STATE,
+    model: type = TrainConfig,
 ) -> dict[str, Any] | None:
-    """Return the state of an interrupted run, or None. `inputs` are digests of target, sets and
-    drafter; `name` is STATE or STABLE.
+    """Return the state of an interrupted run, or None. `config` are settings of `model`, `inputs`
+    digests of target, sets and drafter; `name` is STATE or STABLE.
 
     Raises InvalidRequest where the state belongs to a run with other settings or other inputs,
     naming the first that differs.
@@ -83,9 +89,11 @@ def load_state(
     state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     if state["format"] != FORMAT:
         raise InvalidRequest("out", str(folder), "a run that this version of Paceline wrote")
-    for field, before in state["config"].items():  # a setting may be newer than the run
+    begun = {name: default_of(model, name) for name in config}  # where the run is older than those
+    free = FREE if config.get("init") else (*FREE, *OF_INIT)
+    for field, before in (begun | state["config"]).items():
         value = config.get(field)
-        if field not in FREE and before != value:
+        if field not in free and before != value:
             expected = f"{before!r}, as the run in {folder} began, or another --out"
             raise InvalidRequest(field, value, expected)
     for field, value in inputs.items():

@@ -27,7 +27,7 @@ class JsonLines:
     def __init__(self, folder: Path, step: int) -> None:
         self._path = folder / LOG
         kept = [line for line in whole_lines(self._path) if json.loads(line)["step"] < step]
-        self._path.write_text("".join(kept), "utf-8")
+        write_whole(self._path, "".join(kept).encode())
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
         with open(self._path, "a", encoding="utf-8") as file:

@@ -93,11 +93,11 @@ class Trainer:
             if state is None:
                 expected = f"a folder that has {STABLE}, the state before the learning rate fell"
                 raise InvalidRequest("out", self.config.out, expected)
-            state["progress"] |= best  # whose drafter is in the folder
+            state["progress"] |= best  # of the drafter that is in the folder
         self.form.drafter.load_state_dict(state["drafter"])
         self.optimizers.load(state["optimizers"])
         self.average.load(state["average"])
-        self.progress = Progress(**state["progress"])
+        self.progress = Progress.restored(state["progress"])
         here = {"device": self._costs.device, "peak": self._costs.peak}
         self._costs = StepCosts(**state["since"] | here)
         self.schedule.restore(state["schedule"])
@@ -139,8 +139,7 @@ class Trainer:
 
     @property
     def _impatient(self) -> bool:
-        waited = max(self.progress.waited, self.progress.waited_outside)
-        return 0 < self.config.patience <= waited
+        return 0 < self.config.patience <= self.progress.waited
 
     @property
     def finished(self) -> str | None:
