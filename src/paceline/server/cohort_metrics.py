@@ -41,8 +41,8 @@ def cohort_metrics(traffic: Traffic) -> Source:
     """Return what yields the counters of each cohort and drafter."""
 
     def metrics() -> Iterator[Metric]:
-        groups = traffic.copies()
-        rows = [(_labels(group.cohort, group.drafter), counts) for group, counts in groups.items()]
+        series = traffic.by_series()
+        rows = [(_labels(group.cohort, group.drafter), counts) for group, counts in series.items()]
         for name, text, field in COUNTERS:
             family = CounterMetricFamily(f"paceline:cohort_{name}", text, labels=LABELS)
             value: Callable[[Any], float] = attrgetter(field)
