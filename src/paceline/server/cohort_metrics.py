@@ -25,7 +25,8 @@ COUNTERS = (
     ("accepted_tokens", "Draft tokens accepted.", "speculation.accepted_tokens"),
     ("step_seconds", "Seconds of the rounds' steps, drafting included.", "speculation.seconds"),
     ("ar_step_seconds", "The same without drafts, by the cost table.", "speculation.ar_seconds"),
-    ("ttft_seconds", "Sum of the TTFT of these streams.", "ttft_seconds"),
+    ("begun", "Streams of at least one token, which have a TTFT.", "begun"),
+    ("ttft_seconds", "Sum of the TTFT of begun streams.", "ttft_seconds"),
     ("timed", "Streams of at least two tokens, which have a TPOT.", "timed"),
     ("tpot_seconds", "Sum of the TPOT of timed streams.", "tpot_seconds"),
 )

@@ -53,11 +53,12 @@ class Times:
 @dataclass(slots=True)
 class GroupCounts:
     """Streams of one group that ended: `answered` by themselves, or `failed`. The seconds are sums
-    over the answered; `timed` of them have a TPOT."""
+    over the answered; `begun` of them have a TTFT and `timed` a TPOT."""
 
     speculation: SpeculationStats = field(default_factory=SpeculationStats)
     answered: int = 0
     failed: int = 0
+    begun: int = 0
     timed: int = 0
     ttft_seconds: float = 0.0
     tpot_seconds: float = 0.0
@@ -74,7 +75,9 @@ class GroupCounts:
         times = delta.metrics
         if times is not None and delta.finish_reason in ANSWERED:
             self.answered += 1
-            self.ttft_seconds += times.ttft
+            if times.ttft is not None:
+                self.begun += 1
+                self.ttft_seconds += times.ttft
             if times.tpot is not None:
                 self.timed += 1
                 self.tpot_seconds += times.tpot
@@ -84,6 +87,7 @@ class GroupCounts:
             self.speculation + other.speculation,
             self.answered + other.answered,
             self.failed + other.failed,
+            self.begun + other.begun,
             self.timed + other.timed,
             self.ttft_seconds + other.ttft_seconds,
             self.tpot_seconds + other.tpot_seconds,
