@@ -125,6 +125,7 @@ def test_no_token_is_chosen_for_a_prompt_alone(make_engine: EngineFactory) -> No
         assert delta.finish_reason is FinishReason.LENGTH
         assert (delta.token_ids, delta.completion_tokens, delta.round) == ((), 0, None)
         assert len(delta.prompt_logprobs) == count and delta.metrics is not None
+        assert (delta.metrics.ttft, delta.metrics.tpot) == (None, None) and delta.metrics.total > 0
     assert not engine.has_work and engine.cache.free_blocks == engine.cache.num_blocks
 
 

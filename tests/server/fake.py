@@ -289,11 +289,10 @@ class FakeAsyncEngine:
     def _filled(self, request: Request, delta: OutputDelta) -> OutputDelta:
         metrics = None
         if request.finish_reason is not None:
-            first, end = request.first_token or time.monotonic(), time.monotonic()
-            count = request.output_len
-            tpot = (end - first) / (count - 1) if count > 1 else None
-            times = (first - request.arrival, tpot, end - request.arrival)
-            metrics = RequestMetrics(0.001, *times)
+            first, end, count = request.first_token, time.monotonic(), request.output_len
+            ttft = None if first is None else first - request.arrival
+            tpot = None if first is None or count < 2 else (end - first) / (count - 1)
+            metrics = RequestMetrics(0.001, ttft, tpot, end - request.arrival)
         return delta._replace(
             request_id=request.id,
             choice=request.choice,

@@ -64,6 +64,14 @@ def test_a_line_tells_tokens_times_and_key(stream: bool) -> None:
     assert line["id"] == answer.headers["x-request-id"] and line["id"].startswith("cmpl-")
 
 
+def test_a_request_without_a_token_has_no_ttft(client: Client) -> None:
+    with logged() as lines:
+        assert client.complete(max_tokens=0, echo=True, logprobs=1).status_code == 200
+    [line] = requests(lines)
+    assert (line["status"], line["output_tokens"]) == (200, 0)
+    assert not {"ttft", "tpot"} & line.keys()
+
+
 REFUSED: list[tuple[str, Any, int, str]] = [
     ("temperature", CANARY, 400, "temperature: expected"),
     ("temprature", CANARY, 400, "temprature: unknown field"),

@@ -26,7 +26,8 @@ from .test_real_engine import PROMPT, TEXT, tiny_engine
 ADMIN, KEY = "admin-secret", "sk-app"
 PATH, ROUTES = "/v1/drafters", "/v1/drafters/routes"
 ADMINS = {"Authorization": f"Bearer {ADMIN}"}
-LABELS = ("drafter", "version", "route", "state", "part")  # of metrics, beside the model's name
+# of metrics, beside the model's name
+LABELS = ("drafter", "version", "route", "state", "part", "app", "language", "region")
 PARTS = ("model", "app", "language", "region")
 CALLS = [("GET", PATH), ("POST", PATH), ("PUT", ROUTES), ("DELETE", f"{PATH}/ngram")]
 
@@ -275,13 +276,16 @@ def test_a_body_that_is_no_object_is_refused(admin: httpx.Client, body: bytes) -
 
 
 def samples(http: httpx.Client, name: str) -> dict[tuple[str, ...], float]:
-    """The series of a metric, by the values of their labels without the model's name."""
-    return {
-        tuple(sample.labels[label] for label in LABELS if label in sample.labels): sample.value
-        for family in text_string_to_metric_families(http.get("/metrics").text)
-        for sample in family.samples
-        if sample.name == f"paceline:{name}"
-    }
+    """The series of a metric, by the values of their labels without the model's name: each of them
+    is there once."""
+    found: dict[tuple[str, ...], float] = {}
+    for family in text_string_to_metric_families(http.get("/metrics").text):
+        for sample in family.samples:
+            if sample.name == f"paceline:{name}":
+                labels = tuple(sample.labels[label] for label in LABELS if label in sample.labels)
+                assert labels not in found, f"{name} has {labels} twice"
+                found[labels] = sample.value
+    return found
 
 
 def test_metrics_of_each_drafter_end_when_it_leaves() -> None:
@@ -310,6 +314,30 @@ def test_metrics_of_each_drafter_end_when_it_leaves() -> None:
         assert http.delete(f"{PATH}/new").status_code == 200
         for name in ("drafter_requests_total", "drafter_tokens_total", "drafter_bytes"):
             assert {labels[0] for labels in samples(http, name)} == {"ngram"}
+
+
+def test_a_drafter_replaced_under_its_name_has_each_series_once(tmp_path: Path) -> None:
+    folders = [write_drafter(tmp_path / str(seed), seed=seed) for seed in (1, 2)]
+    with served() as (engine, _, http):
+        versions = []
+        for count, folder in enumerate(folders, 1):
+            assert load(http, "tuned", f"dflash:{folder}").status_code == 201
+            versions.append(engine.drafters["tuned"].version)
+            for _ in range(count):
+                ask(http, speculative={"drafter": "tuned"})
+            route(http, "ngram")
+            if count == 1:
+                assert http.delete(f"{PATH}/tuned").status_code == 200
+        assert len(set(versions)) == 2
+        told = samples(http, "cohort_requests_total")
+        assert [value for labels, value in told.items() if labels[0] == "tuned"] == [3]
+        told = samples(http, "drafter_requests_total")
+        assert {labels: value for labels, value in told.items() if labels[0] == "tuned"} == {
+            ("tuned", versions[1], "named"): 2
+        }
+        groups = http.get("/ui/live").json()["groups"]
+        (row,) = [each for each in groups if each["drafter"] == "tuned"]
+        assert row["latency"]["streams"] == 3 and row["tokens"] == 12
 
 
 def test_traces_say_what_a_request_got_and_why(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_a_delta_counts_its_round_and_the_last_one_its_times() -> None:
     first, second = Round(0, 0, 0), Round(1, 4, 2, forced=3, part="suffix")
     traffic.note(StreamGroup.of(request), OutputDelta(request_id="r", choice=0, round=first))
     traffic.note(StreamGroup.of(request), OutputDelta(request_id="r", choice=0, round=second))
-    before = traffic.copies()
+    before = traffic.sampled()[0]
     times = RequestMetrics(queue=0.1, ttft=0.2, tpot=0.03, total=1.0)
     last = OutputDelta(
         request_id="r",
@@ -151,13 +151,13 @@ def test_a_delta_counts_its_round_and_the_last_one_its_times() -> None:
     )
     traffic.note(StreamGroup.of(request), last)
     group = StreamGroup("auto", "m", "1")
-    stats = before[group].speculation
+    stats = before[group]
     assert stats.rounds_by_draft_length == [1, 0, 0, 0, 1] and stats.rounds_by_accepted == [0, 0, 1]
     assert stats.parts["suffix"].rounds_by_accepted == [0, 0, 1]
     assert (stats.tokens, stats.forced_tokens) == (7, 3)
     assert stats.by_position() == [(1, 1), (1, 1), (1, 0), (1, 0)]
     assert traffic.by_group[group].speculation.rounds == 3, "a copy stays as it was"
-    ended = traffic.copies()[group]
+    ended = traffic.by_series()[group.series]
     assert (ended.answered, ended.failed, ended.timed) == (1, 0, 1)
     assert (ended.ttft_seconds, ended.tpot_seconds) == (0.2, 0.03)
 

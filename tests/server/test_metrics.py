@@ -53,6 +53,27 @@ def test_latencies_are_counted_per_stream(client: Client) -> None:
     assert former["vllm:time_per_output_token_seconds_count", ""] == 4
 
 
+def test_a_stream_without_a_token_has_no_ttft(client: Client) -> None:
+    answer = client.complete(max_tokens=0, echo=True, logprobs=1)
+    assert answer.status_code == 200, answer.text
+    times = answer.json()["metrics"]
+    assert times["ttft"] is None and times["tpot"] is None and times["e2e_latency"] > 0
+    seen = samples(client)
+    assert seen["vllm:time_to_first_token_seconds_count", ""] == 0
+    assert seen["vllm:e2e_request_latency_seconds_count", ""] == 1
+    latency = client.get("/ui/live").json()["latency"]
+    assert latency["streams"] == 1 and latency["ttft"] is None
+    cohorts = {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(client.get("/metrics").text)
+        for sample in family.samples
+        if sample.name.startswith("paceline:cohort_")
+    }
+    assert cohorts["paceline:cohort_requests_total"] == 1
+    assert cohorts["paceline:cohort_begun_total"] == 0
+    assert cohorts["paceline:cohort_ttft_seconds_total"] == 0
+
+
 def test_counters_and_gauges_come_from_the_engine(client: Client) -> None:
     client.engine.counts = {
         "waiting": 3,
@@ -187,4 +208,5 @@ def test_counters_by_cohort_and_drafter(client: Client) -> None:
     assert seen["accepted_tokens_total", *drafted] == 5
     assert seen["requests_total", *drafted] == seen["requests_total", *bare] == 1
     assert (seen["timed_total", *drafted], seen["timed_total", *bare]) == (1, 0)
+    assert seen["begun_total", *drafted] == seen["begun_total", *bare] == 1
     assert seen["ttft_seconds_total", *drafted] > 0 and seen["failures_total", *bare] == 0

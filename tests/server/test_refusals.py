@@ -52,7 +52,7 @@ BAD_CHAT: list[tuple[str, Any, str]] = [
         [{"role": "assistant", "content": "Hi", "reasoning": "x", "reasoning_content": "y"}],
         "messages[0].reasoning",
     ),
-    ("messages", [{"role": "user", "content": "\ud800"}], "messages"),
+    ("messages", [{"role": "user", "content": "\ud800"}], "messages[0].content"),
     (
         "messages",
         [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],

@@ -89,6 +89,15 @@ def test_a_span_tells_of_a_generation(traced: Any, stream: bool) -> None:
     assert span.resource.attributes["service.name"] == "paceline"
 
 
+def test_a_span_of_a_request_without_a_token_has_no_ttft(traced: Any) -> None:
+    client, spans = traced()
+    assert client.complete(max_tokens=0, echo=True, logprobs=1).status_code == 200
+    (span,) = spans()
+    shown = dict(span.attributes)
+    assert shown["gen_ai.usage.output_tokens"] == 0 and shown["gen_ai.latency.e2e"] > 0
+    assert "gen_ai.latency.time_to_first_token" not in shown
+
+
 def test_the_callers_trace_goes_on(traced: Any) -> None:
     client, spans = traced()
     body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}

@@ -149,10 +149,11 @@ class TokenLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class RequestMetrics:
-    """Times of one finished stream, seconds. `tpot` is (end - first token) / (n - 1) for n > 1."""
+    """Times of one finished stream, seconds. `ttft` is None where it has no token. `tpot` is
+    (end - first token) / (n - 1) for n > 1."""
 
     queue: float
-    ttft: float
+    ttft: float | None
     tpot: float | None
     total: float
     held_back: bool | None = None

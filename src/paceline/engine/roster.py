@@ -171,11 +171,11 @@ def _prompt_logprobs(request: Request) -> tuple[TokenLogprobs, ...] | None:
 
 def _times(request: Request) -> RequestMetrics:
     end, count = request.finished or time.monotonic(), request.output_len
-    first = request.first_token or end
+    first = request.first_token
     return RequestMetrics(
         queue=(request.first_scheduled or end) - request.arrival,
-        ttft=first - request.arrival,
-        tpot=(end - first) / (count - 1) if count > 1 else None,
+        ttft=None if first is None else first - request.arrival,
+        tpot=None if first is None or count < 2 else (end - first) / (count - 1),
         total=end - request.arrival,
         held_back=request.held_back,
     )

@@ -172,7 +172,8 @@ def generation_fields(job: Job) -> Fields:
     }
     shown |= job.caller.counted.told
     if times is not None:
-        shown["ttft"] = round(times.ttft, 4)
+        if times.ttft is not None:
+            shown["ttft"] = round(times.ttft, 4)
         if times.tpot is not None:
             shown["tpot"] = round(times.tpot, 5)
     if acceptance_length is not None:

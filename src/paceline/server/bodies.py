@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Coroutine, Mapping
+import re
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -14,7 +15,7 @@ from starlette.responses import Response
 
 from paceline.core.errors import Amount, InvalidRequest
 from paceline.core.field_types import AtMost, annotation_of, field_names
-from paceline.core.refusals import unknown_field
+from paceline.core.refusals import Path, unknown_field, written
 from paceline.server.access import record_of
 from paceline.server.errors import ApiError, invalid
 from paceline.server.extra_fields import read_body
@@ -36,6 +37,8 @@ MAX_VALUES = 2**19  # numbers, texts, lists and so on: 64 prompts of 8,192 token
 MAX_PARTS = 140_000  # lists, objects, their members, decimals: a logit_bias of 65,536 decimals fits
 MAX_CONTAINERS = 2**15  # lists and objects: Python's collector walks them all while others wait
 SIGNS = MAX_CONTAINERS  # brackets, commas and colons of texts that are not counted exactly
+SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # half a pair, escaped; emoji are whole pairs
+WRITABLE = "text that can be written as UTF-8"
 BOUNDS = (
     f"at most {MAX_VALUES} values, "
     f"{MAX_PARTS} of them lists, objects, their members or decimals, "
@@ -75,6 +78,8 @@ class BodyReader:
     def _parse(self, raw: bytes, model: type[R]) -> tuple[R, list[str]]:
         """Return the request in `raw`, and the names of the fields that were left out."""
         stated = read_object(raw, lambda text: self._too_much(text, model))
+        if SURROGATE.search(raw):
+            _refuse_halves(stated)
         for field in CONVERSATIONS:
             if isinstance(messages := stated.get(field), list):
                 self._size.refuse_messages(field, len(messages))
@@ -173,6 +178,44 @@ def body_route(reader: ReadsBodies) -> type[APIRoute]:
             return answer
 
     return BodyRoute
+
+
+def _refuse_halves(stated: JsonObject) -> None:
+    """Raise ApiError (400) for text with half a surrogate pair, naming the field: no prompt, answer
+    or log could hold it."""
+    if _is_writable(json.dumps(stated, ensure_ascii=False)):
+        return
+    half = _half(stated, ())
+    assert half is not None
+    place, text = half
+    # beyond the first name there are names that the client wrote
+    reason = f"{written(place[:1])}: expected {WRITABLE}"
+    refused = invalid(InvalidRequest(written(place), text, WRITABLE))
+    raise ApiError(400, str(refused), param=refused.param, reason=reason)
+
+
+def _half(value: object, place: Path) -> tuple[Path, str] | None:
+    """Return the place of the first text that cannot be written, and the text."""
+    if isinstance(value, str):
+        return None if _is_writable(value) else (place, value)
+    items: Iterable[tuple[str | int, object]] = ()
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+    for step, item in items:
+        below = (*place, step)
+        if isinstance(step, str) and not _is_writable(step):
+            return below, step
+        if half := _half(item, below):
+            return half
+    return None
+
+
+def _is_writable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_outlines(texts: Mapping[str, str]) -> None:

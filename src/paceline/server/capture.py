@@ -127,7 +127,7 @@ class Capture:
             output_ids=output_ids,
             forced_places=forced,
             expires=None if ids is None else expires,
-            **_latencies(request, last),
+            **_latencies(last),
             **_counts(ended.stats),
         )
         return row, [RoundTrace.of(request.id, round) for round in ended.rounds]
@@ -232,12 +232,11 @@ def _is_output(ended: Ended, ids: Ids | None) -> bool:
     return ids is not None and list(ids) == _output_of(ended)
 
 
-def _latencies(request: Request, last: OutputDelta | None) -> dict[str, Any]:
+def _latencies(last: OutputDelta | None) -> dict[str, Any]:
     times = None if last is None else last.metrics
     if times is None:
         return {}
-    ttft = None if request.first_token is None else times.ttft
-    return {"ttft": ttft, "tpot": times.tpot, "total": times.total}
+    return {"ttft": times.ttft, "tpot": times.tpot, "total": times.total}
 
 
 def _counts(stats: SpeculationStats) -> dict[str, Any]:

@@ -25,7 +25,8 @@ COUNTERS = (
     ("accepted_tokens", "Draft tokens accepted.", "speculation.accepted_tokens"),
     ("step_seconds", "Seconds of the rounds' steps, drafting included.", "speculation.seconds"),
     ("ar_step_seconds", "The same without drafts, by the cost table.", "speculation.ar_seconds"),
-    ("ttft_seconds", "Sum of the TTFT of these streams.", "ttft_seconds"),
+    ("begun", "Streams of at least one token, which have a TTFT.", "begun"),
+    ("ttft_seconds", "Sum of the TTFT of begun streams.", "ttft_seconds"),
     ("timed", "Streams of at least two tokens, which have a TPOT.", "timed"),
     ("tpot_seconds", "Sum of the TPOT of timed streams.", "tpot_seconds"),
 )
@@ -41,8 +42,8 @@ def cohort_metrics(traffic: Traffic) -> Source:
     """Return what yields the counters of each cohort and drafter."""
 
     def metrics() -> Iterator[Metric]:
-        groups = traffic.copies()
-        rows = [(_labels(group.cohort, group.drafter), counts) for group, counts in groups.items()]
+        series = traffic.by_series()
+        rows = [(_labels(group.cohort, group.drafter), counts) for group, counts in series.items()]
         for name, text, field in COUNTERS:
             family = CounterMetricFamily(f"paceline:cohort_{name}", text, labels=LABELS)
             value: Callable[[Any], float] = attrgetter(field)

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from paceline.core import Request, SpeculationStats
 from paceline.engine.versions import DrafterState, LoadCounts, LoadedDrafter
-from paceline.server.tally import StreamGroup, total
+from paceline.server.tally import Version
 
 MODEL, DRAFTER, VERSION = "model_name", "drafter", "version"
 SPECULATION = (  # of SpeculationStats
@@ -44,15 +44,15 @@ class LoadedDrafters(Protocol):
 
 
 class DrafterMetrics(Collector):
-    """Metrics of the drafters of one server. `groups` gives the counts of rounds."""
+    """Metrics of the drafters of one server. `rounds` gives the counts of their rounds."""
 
     def __init__(
         self,
         model_name: str,
         drafters: LoadedDrafters,
-        groups: Callable[[], Mapping[StreamGroup, SpeculationStats]],
+        rounds: Callable[[], Mapping[Version, SpeculationStats]],
     ) -> None:
-        self._model, self._drafters, self._groups = model_name, drafters, groups
+        self._model, self._drafters, self._rounds = model_name, drafters, rounds
         self._requests: Counter[tuple[str, str, str]] = Counter()
 
     def note(self, requests: Iterable[Request]) -> None:
@@ -72,13 +72,9 @@ class DrafterMetrics(Collector):
         yield self._states()
         yield self._memory(drafters)
         yield self._request_counts()
-        groups = self._groups().items()
+        rounds, none = self._rounds(), SpeculationStats()
         stats = {
-            (each.name, each.version or ""): total(
-                counts
-                for group, counts in groups
-                if (group.drafter, group.version) == (each.name, each.version)
-            )
+            (each.name, each.version or ""): rounds.get((each.name, each.version), none)
             for each in drafters
         }
         for name, text, field in SPECULATION:
@@ -109,8 +105,8 @@ class DrafterMetrics(Collector):
 
     def _forget_left(self) -> None:
         """End the series of drafters that have left."""
-        names = {each.name for each in self._drafters.list()}
-        for key in [key for key in self._requests if key[0] not in names]:
+        loaded = {(each.name, each.version) for each in self._drafters.list()}
+        for key in [key for key in self._requests if key[:2] not in loaded]:
             del self._requests[key]
 
     def _request_counts(self) -> Metric:

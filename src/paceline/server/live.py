@@ -31,7 +31,7 @@ from paceline.server.page_answers import (
     WindowNumbers,
 )
 from paceline.server.responses import picked
-from paceline.server.tally import StreamGroup, Times, Traffic, quantile_of
+from paceline.server.tally import StreamGroup, Times, Traffic, Version, quantile_of, sums
 
 EVERY = 1.0  # seconds between two samples
 KEPT = 600.0  # seconds that the ring looks back on
@@ -57,9 +57,9 @@ class Live:
         self,
         stats: Callable[[], EngineStats],
         traffic: Traffic,
-        loaded: Callable[[], Collection[str]] = tuple,
+        loaded: Callable[[], Collection[Version]] = tuple,
     ) -> None:
-        """`loaded` gives the names of the drafters that there are."""
+        """`loaded` gives the drafters that there are."""
         self._stats, self._traffic, self._loaded = stats, traffic, loaded
         self._ring: deque[LiveSample] = deque(maxlen=1 + round(KEPT / EVERY))
         self.sample()
@@ -168,9 +168,19 @@ def _speedup(before: LiveSample, now: LiveSample) -> float | None:
 
 def _groups(before: LiveSample, now: LiveSample, times: Sequence[Times]) -> list[LiveGroup]:
     shown: list[LiveGroup] = []
-    for group in sorted(now.groups, key=lambda group: (group.drafter is None, str(group.drafter))):
-        stats = now.groups[group] - before.groups.get(group, SpeculationStats())
-        ended = [stream for stream in times if stream.group == group]
+    none = SpeculationStats()
+    rounds = sums(
+        (
+            (group.series, last - before.groups.get(group, none))
+            for group, last in now.groups.items()
+        ),
+        none,
+    )
+    by_group: dict[StreamGroup, list[Times]] = {}
+    for stream in times:
+        by_group.setdefault(stream.group.series, []).append(stream)
+    for group in sorted(rounds, key=lambda group: (group.drafter is None, str(group.drafter))):
+        stats, ended = rounds[group], by_group.get(group, [])
         if stats.tokens or ended:
             entry: LiveGroup = {
                 "drafter": group.drafter,

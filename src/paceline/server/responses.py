@@ -76,15 +76,15 @@ class Lossy(TypedDict):
 
 class Metrics(TypedDict):
     """Measurements of the request. Times are in seconds from arrival and are given for a single
-    choice only. `seed` is a list with one entry per prompt where the seeds differ. `speedup_vs_ar`
-    is the estimated time without speculation divided by the measured time, for a single choice;
-    null where nothing was timed. `route` says why the request got its drafter: `named`, `default`,
-    or `route N` of the server's routes; null where it got none.
-    `forced_tokens` counts the tokens that the grammar forced; they count in the usage too."""
+    choice only; `ttft` is null where there is no token. `seed` is a list with one entry per prompt
+    where the seeds differ. `speedup_vs_ar` is the estimated time without speculation divided by the
+    measured time, for a single choice; null where nothing was timed. `route` says why the request
+    got its drafter: `named`, `default`, or `route N` of the server's routes; null where it got
+    none. `forced_tokens` counts the tokens that the grammar forced; they count in the usage too."""
 
     seed: int | list[int]
     queue_time: NotRequired[float]
-    ttft: NotRequired[float]
+    ttft: NotRequired[float | None]
     tpot: NotRequired[float | None]
     e2e_latency: NotRequired[float]
     drafter: str | None

@@ -72,11 +72,13 @@ class Serving:
             capture = self.capture
             sources.append(capture_metrics(self.models[0], lambda: capture.counts))
         self.metrics = ServerMetrics(self.models[0], engine.stats, sources)
-        self._by_drafter = DrafterMetrics(
-            self.models[0], engine.versions, lambda: self._traffic.sampled()[0]
-        )
+        self._by_drafter = DrafterMetrics(self.models[0], engine.versions, self._traffic.by_version)
         self.metrics.add(self._by_drafter)
-        self.live = Live(engine.stats, self._traffic, lambda: engine.drafters)
+        self.live = Live(
+            engine.stats,
+            self._traffic,
+            lambda: {(each.name, each.version) for each in engine.versions.list()},
+        )
         size = PromptSize(engine.tokenizer, engine.max_model_len)
         self.bodies = BodyReader(size, settings)
         self.encoder = PromptEncoder(engine.tokenizer, size)

@@ -7,13 +7,16 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Self, TypeVar
 
 from paceline.core import FinishReason, OutputDelta, Request, RequestMetrics, SpeculationStats
 
 ANSWERED = (FinishReason.STOP, FinishReason.LENGTH)  # of streams that ended by themselves
 REMEMBERED = 6000  # streams whose times are kept, the latest
-MOST_GROUPS = 512  # that are counted for themselves; of others only the sum is kept
+MOST_GROUPS = 512  # that are counted for themselves; of others only sums are kept
+Version = tuple[str | None, str | None]  # the name and the version of a drafter
+Key = TypeVar("Key")
+Counts = TypeVar("Counts", SpeculationStats, "GroupCounts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,15 @@ class StreamGroup:
     def of(cls, request: Request) -> Self:
         return cls(request.drafter, request.cohort, request.drafter_version)
 
+    @property
+    def of_version(self) -> Version:
+        return self.drafter, self.version
+
+    @property
+    def series(self) -> StreamGroup:
+        """What it is shown as: drafters that had a name one after the other are told together."""
+        return replace(self, version=None)
+
 
 @dataclass(frozen=True, slots=True)
 class Times:
@@ -41,11 +53,12 @@ class Times:
 @dataclass(slots=True)
 class GroupCounts:
     """Streams of one group that ended: `answered` by themselves, or `failed`. The seconds are sums
-    over the answered; `timed` of them have a TPOT."""
+    over the answered; `begun` of them have a TTFT and `timed` a TPOT."""
 
     speculation: SpeculationStats = field(default_factory=SpeculationStats)
     answered: int = 0
     failed: int = 0
+    begun: int = 0
     timed: int = 0
     ttft_seconds: float = 0.0
     tpot_seconds: float = 0.0
@@ -62,24 +75,40 @@ class GroupCounts:
         times = delta.metrics
         if times is not None and delta.finish_reason in ANSWERED:
             self.answered += 1
-            self.ttft_seconds += times.ttft
+            if times.ttft is not None:
+                self.begun += 1
+                self.ttft_seconds += times.ttft
             if times.tpot is not None:
                 self.timed += 1
                 self.tpot_seconds += times.tpot
 
-    def copy(self) -> GroupCounts:
-        """Return a value that later deltas do not change."""
-        return replace(self, speculation=self.speculation.copy())
+    def __add__(self, other: GroupCounts) -> GroupCounts:
+        return GroupCounts(
+            self.speculation + other.speculation,
+            self.answered + other.answered,
+            self.failed + other.failed,
+            self.begun + other.begun,
+            self.timed + other.timed,
+            self.ttft_seconds + other.ttft_seconds,
+            self.tpot_seconds + other.tpot_seconds,
+            max(self.latest, other.latest),
+        )
 
 
 class Traffic:
-    """Counts by group and the latest streams' times. Any thread may note and read. `past` sums up
-    the groups of drafters that have left."""
+    """Counts by group and the latest streams' times. Any thread may note and read.
+
+    Of a group that is no longer counted for itself, sums are kept as long as others are shown with
+    it, so that no counter falls: `_of_series` for the groups of its series, `_of_version` for its
+    drafter. `_gone` is of drafters that have left.
+    """
 
     def __init__(self) -> None:
         self.by_group: dict[StreamGroup, GroupCounts] = {}
         self.times: deque[Times] = deque(maxlen=REMEMBERED)
-        self._gone = SpeculationStats()  # of groups that are not counted for themselves any more
+        self._of_series: dict[StreamGroup, GroupCounts] = {}
+        self._of_version: dict[Version, SpeculationStats] = {}
+        self._gone = SpeculationStats()
         self._lock = threading.Lock()
 
     def note(self, group: StreamGroup, delta: OutputDelta) -> None:
@@ -90,35 +119,61 @@ class Traffic:
         if delta.metrics is not None and delta.finish_reason in ANSWERED:
             self.times.append(Times(time.monotonic(), group, delta.metrics))
 
-    def copies(self) -> Mapping[StreamGroup, GroupCounts]:
-        """Return the counts of now, which later deltas do not change."""
+    def by_series(self) -> Mapping[StreamGroup, GroupCounts]:
+        """Return the counts of now by `series`, which later deltas do not change."""
         with self._lock:
-            return {group: counts.copy() for group, counts in self.by_group.items()}
+            pairs = [(group.series, counts) for group, counts in self.by_group.items()]
+            return sums([*pairs, *self._of_series.items()], GroupCounts())
+
+    def by_version(self) -> Mapping[Version, SpeculationStats]:
+        """Return the rounds of each drafter."""
+        with self._lock:
+            pairs = [(group.of_version, each.speculation) for group, each in self.by_group.items()]
+            return sums([*pairs, *self._of_version.items()], SpeculationStats())
 
     def sampled(self) -> tuple[dict[StreamGroup, SpeculationStats], SpeculationStats]:
         """Return copies of the rounds of each group, and their sum over all groups there ever
         were."""
         with self._lock:
             groups = {group: each.speculation.copy() for group, each in self.by_group.items()}
-            return groups, total([*groups.values(), self._gone])
+            return groups, total([*groups.values(), *self._of_version.values(), self._gone])
 
     def _new(self, group: StreamGroup) -> GroupCounts:
         """Begin to count a group; at the bound, in place of the one that ended its last stream
         longest ago."""
-        if len(self.by_group) >= MOST_GROUPS:
-            oldest = min(self.by_group, key=lambda each: self.by_group[each].latest)
-            self._gone += self.by_group.pop(oldest).speculation
         counts = self.by_group[group] = GroupCounts(latest=time.monotonic())
+        if len(self.by_group) > MOST_GROUPS:
+            self._drop(min(self.by_group, key=lambda each: self.by_group[each].latest))
         return counts
 
-    def sum_up(self, loaded: Collection[str], before: float) -> None:
+    def sum_up(self, loaded: Collection[Version], before: float) -> None:
         """Keep no longer apart the groups of drafters that are not `loaded` and were used last
         `before` that time: drafters come and go as long as a server runs."""
+        kept = {*loaded, (None, None)}
         with self._lock:
             for group, counts in list(self.by_group.items()):
-                gone = group.drafter is not None and group.drafter not in loaded
-                if gone and counts.latest < before:
-                    self._gone += self.by_group.pop(group).speculation
+                if group.of_version not in kept and counts.latest < before:
+                    self._drop(group)
+            kept.update(group.of_version for group in self.by_group)
+            for version in self._of_version.keys() - kept:
+                self._gone += self._of_version.pop(version)
+
+    def _drop(self, group: StreamGroup) -> None:
+        """Count a group no longer for itself."""
+        counts, series, version = self.by_group.pop(group), group.series, group.of_version
+        before = self._of_version.get(version, SpeculationStats())
+        self._of_version[version] = before + counts.speculation
+        earlier = self._of_series.pop(series, GroupCounts())
+        if any(other.series == series for other in self.by_group):
+            self._of_series[series] = earlier + counts
+
+
+def sums(pairs: Iterable[tuple[Key, Counts]], nothing: Counts) -> dict[Key, Counts]:
+    """Return the sum of the counts of each key."""
+    added: dict[Key, Counts] = {}
+    for key, counts in pairs:
+        added[key] = added.get(key, nothing) + counts
+    return added
 
 
 def total(stats: Iterable[SpeculationStats]) -> SpeculationStats:

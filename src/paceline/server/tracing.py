@@ -99,8 +99,9 @@ def generation_attributes(job: Job) -> Attributes:
             shown[f"gen_ai.request.{name}"] = value if value <= MOST_INT else str(value)
     if times is not None:
         shown["gen_ai.latency.time_in_queue"] = times.queue
-        shown["gen_ai.latency.time_to_first_token"] = times.ttft
         shown["gen_ai.latency.e2e"] = times.total
+        if times.ttft is not None:
+            shown["gen_ai.latency.time_to_first_token"] = times.ttft
     return shown | speculation_attributes(job)
 
 

@@ -127,6 +127,9 @@ def _arguments(text: str) -> dict[str, object]:
     """Return the arguments of a call; none where max_tokens cut them off."""
     try:
         arguments = json.loads(text)
+        # a model may escape half a surrogate pair, which no answer could hold
+        whole = json.dumps(arguments, ensure_ascii=False).encode("utf-16", "surrogatepass")
+        arguments = json.loads(whole.decode("utf-16", "replace"))
     except (ValueError, RecursionError):  # a small model may open brackets to the end
         return {}
     return arguments if isinstance(arguments, dict) else {}

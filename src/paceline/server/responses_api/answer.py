@@ -87,7 +87,7 @@ class ResponseWriter:
 
     def failed(self, error: ApiError) -> list[Event]:
         code = error.code or "server_error"
-        response = self._response("failed", self._items("incomplete"))
+        response = self._bare("failed", self._items("incomplete"))
         response["error"] = {"code": code, "message": str(error)}
         return [
             self._event("error", code=code, message=str(error), param=error.param),
@@ -234,9 +234,23 @@ class ResponseWriter:
         }
 
     def _response(self, status: Any, output: list[OutputPart]) -> ResponseObject:
+        """Return the response with what the request said."""
         body, choice = self._body, self._body.tool_choice or "auto"
-        text = body.text.model_dump(exclude_none=True, by_alias=True) if body.text else {}
-        reasoning = body.reasoning
+        response = self._bare(status, output)
+        if body.text:
+            response["text"] |= body.text.model_dump(exclude_none=True, by_alias=True)
+        if body.reasoning:
+            response["reasoning"]["effort"] = body.reasoning.effort
+        response["instructions"], response["user"] = body.instructions, body.user
+        response["metadata"] = body.metadata or {}
+        response["tools"] = [tool.model_dump() for tool in body.tools or ()]
+        response["tool_choice"] = choice if isinstance(choice, str) else choice.model_dump()
+        return response
+
+    def _bare(self, status: Any, output: list[OutputPart]) -> ResponseObject:
+        """Return the response without texts of the request: nothing in it can fail to be written,
+        whatever the request was."""
+        body = self._body
         return {
             "id": self._job.id,
             "object": "response",
@@ -245,23 +259,23 @@ class ResponseWriter:
             "background": False,
             "error": None,
             "incomplete_details": None,
-            "instructions": body.instructions,
+            "instructions": None,
             "max_output_tokens": body.max_output_tokens,
-            "metadata": body.metadata or {},
+            "metadata": {},
             "model": self._job.model,
             "output": output,
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": body.previous_response_id,
-            "reasoning": {"effort": reasoning.effort if reasoning else None, "summary": None},
+            "reasoning": {"effort": None, "summary": None},
             "service_tier": "default",
             "store": body.keeps,
             "temperature": 1.0 if body.temperature is None else body.temperature,
-            "text": {"format": {"type": "text"}, **text},
-            "tool_choice": choice if isinstance(choice, str) else choice.model_dump(),
-            "tools": [tool.model_dump() for tool in body.tools or ()],
+            "text": {"format": {"type": "text"}},
+            "tool_choice": "auto",
+            "tools": [],
             "top_logprobs": body.top_logprobs or 0,
             "top_p": 1.0 if body.top_p is None else body.top_p,
             "truncation": "disabled",
             "usage": None,
-            "user": body.user,
+            "user": None,
         }

@@ -668,16 +668,16 @@ export interface MessageDelta {
 
 /**
  * Measurements of the request. Times are in seconds from arrival and are given for a single choice
- * only. `seed` is a list with one entry per prompt where the seeds differ. `speedup_vs_ar` is the
- * estimated time without speculation divided by the measured time, for a single choice; null where
- * nothing was timed. `route` says why the request got its drafter: `named`, `default`, or `route N`
- * of the server's routes; null where it got none. `forced_tokens` counts the tokens that the
- * grammar forced; they count in the usage too.
+ * only; `ttft` is null where there is no token. `seed` is a list with one entry per prompt where
+ * the seeds differ. `speedup_vs_ar` is the estimated time without speculation divided by the
+ * measured time, for a single choice; null where nothing was timed. `route` says why the request
+ * got its drafter: `named`, `default`, or `route N` of the server's routes; null where it got none.
+ * `forced_tokens` counts the tokens that the grammar forced; they count in the usage too.
  */
 export interface Metrics {
   seed: number | number[];
   queue_time?: number;
-  ttft?: number;
+  ttft?: number | null;
   tpot?: number | null;
   e2e_latency?: number;
   drafter: string | null;
