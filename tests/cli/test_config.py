@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -114,6 +115,13 @@ def test_switches_and_lists_of_the_environment(monkeypatch: pytest.MonkeyPatch) 
     assert isinstance(bench, BenchCommand) and bench.api_key is None
     keyed = parse(["bench", "--url", "http://a"])
     assert isinstance(keyed, BenchCommand) and keyed.api_key is not None
+
+
+@pytest.mark.parametrize("command", [["tune"], ["engine", "status"], ["engine", "metrics"]])
+def test_a_server_at_its_usual_address_gets_the_key_too(command, monkeypatch) -> None:
+    monkeypatch.setenv("PACELINE_API_KEY", "team-a one\n two")
+    asks: Any = parse(command)
+    assert (asks.url, asks.api_key) == ("http://127.0.0.1:8000", "one")
 
 
 @pytest.mark.parametrize(

@@ -55,8 +55,9 @@ def add_configured(
         place = f"{path}: {args.command}.{stated[key][0]}"
         message = f"{place}: no such option of `paceline {args.command}`{_hint(key, options)}"
         raise InvalidRequest(place, stated[key][1], "an option of the command", message)
+    always = any(options[server].default for server in SERVERS if server in options)
     for name, option in sorted(options.items(), key=lambda item: item[0] not in SERVERS):
-        asks = any(hasattr(args, server) for server in SERVERS)
+        asks = always or any(hasattr(args, server) for server in SERVERS)
         if hasattr(args, option.dest) or (asks and name in of_engine):
             continue  # beside --url, the model and how it runs are the server's business
         variable = variable_of(name)
