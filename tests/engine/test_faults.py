@@ -117,10 +117,12 @@ def test_an_error_at_any_line_of_engine_and_drafters(count: int) -> None:
 POISON = 77  # the token whose embedding is NaN
 
 
-def poisoned(dtype: str, value: float = float("nan")) -> Engine:
+def poisoned(
+    dtype: str, value: float = float("nan"), drafter: str | None = None, **changes: object
+) -> Engine:
     model = tiny_model(dtype, tie_word_embeddings=False)
     model.weights["model.embed_tokens.weight"][POISON] = value  # type: ignore[index]
-    options = {"drafter": None, "dtype": dtype, "threads": 1, "max_num_seqs": 4}
+    options = {"drafter": drafter, "dtype": dtype, "threads": 1, "max_num_seqs": 4, **changes}
     return build_engine(EngineConfig(model="tiny", **options), model)  # type: ignore[arg-type]
 
 
@@ -178,6 +180,40 @@ def test_a_poisoned_prefix_is_not_served_from_the_cache() -> None:
             deltas += engine.step()
         assert deltas[-1].stop_reason == NOT_FINITE
         assert deltas[-1].cached_tokens == 0
+
+
+def run_one(engine: Engine, prompt: list[int]) -> tuple[list[int], str | int | None]:
+    """The tokens of a greedy answer, and why it stopped."""
+    params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+    engine.add(engine.make_requests(prompt, params, request_id="one"))
+    tokens: list[int] = []
+    while engine.has_work:
+        for delta in engine.step():
+            tokens += delta.token_ids
+    engine.check_integrity()
+    return tokens, delta.stop_reason
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_a_poisoned_request_leaves_in_its_blocks_harms_nobody(dtype: str) -> None:
+    """Its blocks are the next to be used, first for a trial of the target and then by others."""
+    engine, prompt = poisoned(dtype), [5, 6, 7]
+    wanted = run_one(engine, prompt)
+    for before in (3, 20):
+        poison = [5] * before + [POISON] + [5] * 10
+        assert run_one(engine, poison) == ([], NOT_FINITE)
+        assert run_one(engine, prompt) == wanted
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16"])
+def test_a_poisoned_draft_changes_no_text(dtype: str) -> None:
+    engine = poisoned(dtype, drafter="replay,al=16", draft_policy="fixed")
+    prompt = [5, 6, 7]
+    tokens, _ = wanted = run_one(engine, prompt)
+    for place in (1, 5, 20):
+        spoilt = [*tokens[:place], POISON, *tokens[place + 1 :]]
+        engine.drafters["replay"].learn(prompt, spoilt)  # type: ignore[attr-defined]
+        assert run_one(engine, prompt) == wanted
 
 
 def test_an_engine_whose_target_gives_no_numbers_any_more_gives_up() -> None:

@@ -8,7 +8,7 @@ from paceline.core import Request, SamplingParams
 from paceline.engine.draft import Draft
 from paceline.engine.kv_cache import KVCache
 from paceline.engine.prompt_share import PromptShare
-from paceline.engine.scheduler import Plan, Scheduled, Scheduler, looking_back
+from paceline.engine.scheduler import Plan, Scheduler
 from paceline.engine.step_cost import StepCost
 from paceline.models.batch import BLOCK_SIZE
 
@@ -167,6 +167,73 @@ def test_prompts_leave_room_for_the_drafts_of_others() -> None:
     assert s.cost(4 + 20 + count) == pytest.approx(1.5 * s.cost(4 + 20), rel=0.05)
 
 
+def drafting_scheduler(drafters: int, plain: int, budget: int = 512) -> Scheduler:
+    """So many requests verify 15 draft tokens a step, and so many may not draft. All decode."""
+    s = scheduler(blocks=400, seqs=64, budget=budget)
+    for index in range(drafters + plain):
+        s.add(each := request(f"decoding{index}", 3))
+        if index >= drafters:
+            each.max_draft_len = 0
+    run(s, s.plan(no_draft))
+    for _ in range(40):
+        plan = s.plan(full_draft)
+        for entry in plan.scheduled:
+            entry.draft = Draft(tokens=[7] * entry.draft_limit, length=entry.draft_limit)
+        s.observe_drafts(plan)
+        run(s, plan)
+    return s
+
+
+def full_draft(request: Request) -> int:
+    return min(request.max_draft_len, 15)
+
+
+@pytest.mark.parametrize(
+    ("drafters", "plain", "budget"),
+    [(1, 31, 512), (32, 0, 512), (40, 0, 512), (4, 0, 64), (4, 0, 6)],
+)
+def test_drafts_leave_rows_to_prompts(drafters: int, plain: int, budget: int) -> None:
+    s = drafting_scheduler(drafters, plain, budget)
+    prompts = [request(name, 3) for name in ("first", "second")]
+    for each in prompts:
+        s.add(each)
+    for _ in range(6):
+        run(s, s.plan(full_draft))
+    assert all(each.output_len for each in prompts)
+
+
+def test_rows_are_kept_for_requests_that_may_draft_alone() -> None:
+    s = drafting_scheduler(1, 0)
+    s.remove(s.running[0])
+    for index in range(40):
+        s.add(each := request(f"decoding{index}", 3))
+        each.max_draft_len = 0
+    for _ in range(2):
+        run(s, s.plan(full_draft))
+    s.add(request("long", 400))
+    assert counts(s.plan(full_draft)) == {"long": 400}
+
+
+def test_rows_are_kept_for_drafts_as_lately_made() -> None:
+    """The drafts of a request that has ended say nothing about those of a later one."""
+    s = drafting_scheduler(1, 1)
+    assert s.draft_rows > 14
+    s.remove(s.running[0])
+    for _ in range(20):
+        plan = s.plan(full_draft)
+        s.observe_drafts(plan)
+        run(s, plan)
+    assert s.draft_rows < 1
+
+
+def test_drafts_that_found_no_room_are_remembered() -> None:
+    """Else a long prompt, which takes their rows, would take them for good."""
+    s = drafting_scheduler(4, 0)
+    before = s.draft_rows
+    s.observe_drafts(s.plan(no_draft))
+    assert s.draft_rows == before
+
+
 def test_with_a_goal_for_tpot_prompts_make_steps_that_long() -> None:
     s = busy_scheduler(4, tpot_goal=3.0)
     s.add(request("long", 500))
@@ -268,94 +335,3 @@ def test_other_choices_wait_for_the_first_to_compute_their_prompt() -> None:
     run(s, s.plan(no_draft))
     plan = s.plan(no_draft)
     assert plan.admitted == [second] and second.cached_tokens == 100 // BLOCK_SIZE * BLOCK_SIZE
-
-
-def test_step_cost_is_linear_between_and_beyond_and_never_falls() -> None:
-    cost = StepCost([1, 8, 16], [1.0, 0.9, 2.0])
-    assert cost(1) == cost(8) == 1.0
-    assert cost(12) == 1.5 and abs(cost(32) - 4.0) < 1e-9
-    assert cost.rows_within(1.5 * cost(8), 8, most=56) == 4
-    assert cost.rows_within(1.0001 * cost(60), 60, most=4) == 0
-
-
-def test_many_rows_cost_what_more_tiles_cost_and_not_what_a_row_of_the_last_one_does() -> None:
-    """Rows 49 to 64 share a tile on AMX: along their line a prompt of 512 tokens would be free."""
-    tiles = [1, 16, 17, 32, 33, 48, 49, 64], [1.0, 1.1, 1.3, 1.4, 1.7, 1.8, 2.1, 2.2]
-    assert StepCost(*tiles)(512) == pytest.approx(2.2 + 448 * 0.8 / 32)
-    dearer = StepCost(*tiles)
-    dearer.observe(64, 2.6)
-    assert dearer(512) < 1.25 * StepCost(*tiles)(512)
-
-
-def test_what_a_step_looks_back_on_costs_time_and_is_learned_apart() -> None:
-    cost = StepCost([1, 64], [1.0, 4.0], per_key=1e-4, per_pair=1e-5)
-    back = cost.looking_back(4096, 51)
-    assert back == pytest.approx(4096e-4 + 50 * (4096 + 25.5) * 1e-5)
-    assert cost(51, 1, back) == pytest.approx(cost(51) + back)
-    assert cost.rows_within(2.0, 1, 63, start=0) == 20
-    assert 8 < cost.rows_within(2.0, 1, 63, start=4096) < 13, "to read the keys is not counted"
-
-
-def test_rows_and_what_they_look_back_on_are_learned_each_by_its_share() -> None:
-    cost, true = (StepCost([1, 64], [1.0, 4.0], per_key=1e-4, per_pair=1e-5) for _ in range(2))
-    cost.per_key, cost.per_pair = 0.5e-4, 0.5e-5
-    for _ in range(300):
-        for start, count in ((0, 1), (4096, 1), (2048, 8)):
-            seconds = true(count, 1, true.looking_back(start, count))
-            cost.observe(count, seconds, 1, cost.looking_back(start, count))
-    for start, count in ((0, 1), (4096, 1), (2048, 8)):
-        found = cost(count, 1, cost.looking_back(start, count))
-        assert found == pytest.approx(true(count, 1, true.looking_back(start, count)), rel=0.1)
-    assert cost.per_key == pytest.approx(1e-4, rel=0.25), "half of it was known before"
-
-
-def test_a_slower_machine_is_told_by_steps_that_look_back_too() -> None:
-    cost = StepCost([1, 64], [1.0, 4.0], per_key=1e-4, per_pair=1e-5)
-    for _ in range(50):
-        cost.observe(1, 2 * 1.4096, 1, cost.looking_back(4096, 1))
-    assert cost(1) == pytest.approx(2.0, rel=0.2)
-    assert cost(1, 1, cost.looking_back(4096, 1)) == pytest.approx(2 * 1.4096, rel=0.01)
-
-
-def test_a_decoding_requests_context_is_no_cost_of_the_prompt_beside_it() -> None:
-    """Contexts grow while a long prompt is computed. Its chunks must not get the blame: they would
-    shrink, and the prompt take even longer."""
-    cost = StepCost([1, 4, 24], [1.0, 1.0, 3.0], per_key=1e-4)
-    true = StepCost([1, 4, 24], [1.0, 1.0, 3.0], per_key=1e-4)
-    requests = [request(f"decoding{index}", 4000) for index in range(4)]
-    for context in range(0, 4000, 10):
-        entries = [Scheduled(each, context, 1) for each in requests]
-        entries.append(Scheduled(request("long", 8000), 4000, 2, chunk=True))
-        seconds = true(6, 5) + (4 * context + 4000) * 1e-4
-        cost.observe(6, seconds, 5, looking_back(cost, entries))
-    assert cost.reading(4096) == pytest.approx(0.4096)
-
-
-def test_sizes_of_a_step_are_learned_though_they_come_in_long_phases() -> None:
-    """Costs that were timed on a busy machine, where large steps hardly cost more than small ones:
-    decoding alone, and then beside a long prompt, again and again. Were the second phase taken for
-    a slower machine, the chunks would stay too large for ever."""
-    true = StepCost([1, 4, 32], [1.0, 1.0, 2.0], per_key=1e-4)
-    cost = StepCost([1, 4, 32], [1.0, 1.0, 1.2], per_key=1e-4)
-    for _ in range(12):
-        for rows, requests, start in [(4, 4, 0)] * 100 + [(32, 5, 20 * i) for i in range(200)]:
-            back = true.looking_back(start, 1)
-            seconds = true(rows, requests, back)
-            cost.observe(rows, seconds, requests, cost.looking_back(start, 1))
-    assert cost(32) / cost(4) == pytest.approx(2.0, rel=0.1)
-    assert cost.reading(2000) / cost(4) == pytest.approx(0.2, rel=0.2)
-
-
-def test_step_cost_learns_from_steps_without_forgetting_its_shape() -> None:
-    cost = StepCost([1, 8, 16], [1.0, 1.0, 2.0])
-    for _ in range(100):
-        cost.observe(1, 3.0)  # a longer context, a slower machine: everything is dearer
-    assert cost(1) == pytest.approx(3.0, rel=0.01) and cost(16) / cost(1) > 1.5
-    for _ in range(500):
-        cost.observe(1, 3.0)
-        cost.observe(8, 6.0)  # dearer than was thought
-    assert cost(8) / cost(1) == pytest.approx(2.0, rel=0.1)
-    assert cost(1) < cost(4) < cost(8) <= cost(16)
-    cost.observe(1000, 1e9)  # a prompt's step says nothing about drafts
-    cost.observe(1, 1e9)  # a neighbour took the machine for a while
-    assert cost(1) < 4.0

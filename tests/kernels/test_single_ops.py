@@ -98,73 +98,92 @@ def test_linear_and_its_rows(ops: ctypes.CDLL, n: int, k: int, size: float) -> N
             assert torch.equal(linear(first, rows), whole[first : first + rows]), (rows, first)
 
 
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "dim"), [(9, 3, 64), (14, 2, 64), (4, 1, 128), (4, 2, 96), (6, 3, 80)]
-)
-def test_kv_write_and_attention_and_their_rows(
-    ops: ctypes.CDLL, heads: int, kv_heads: int, dim: int
-) -> None:
-    """Two sequences over scattered blocks: equal to the twin, and cut in chunks bit for bit."""
-    lengths, width = (700, 37), 48
-    tables = np.random.default_rng(0).permutation(2 * width).reshape(2, width).astype(np.int32)
-    total = sum(lengths)
-    q, k, v = (
-        random(total, n, dim, seed=s).to(torch.bfloat16)
-        for s, n in enumerate((heads, kv_heads, kv_heads))
-    )
-    starts = (0, lengths[0])
+SHAPES = [(9, 3, 64), (14, 2, 64), (4, 1, 128), (4, 2, 96), (6, 3, 80)]  # heads, KV heads, width
+LENGTHS, WIDTH = (700, 37), 48  # of two sequences, and blocks of each
+TABLES = np.random.default_rng(0).permutation(2 * WIDTH).reshape(2, WIDTH).astype(np.int32)
+Part = tuple[int, int, int]  # of a batch: sequence, first position, end
 
-    def batch(parts: list[tuple[int, int, int]]) -> ForwardBatch:
+
+class Sequences:
+    """Two sequences over scattered blocks, whose keys and values are written as they attend."""
+
+    def __init__(self, ops: ctypes.CDLL, heads: int, kv_heads: int, dim: int) -> None:
+        self.q, self.k, self.v = (
+            random(sum(LENGTHS), n, dim, seed=s).to(torch.bfloat16)
+            for s, n in enumerate((heads, kv_heads, kv_heads))
+        )
+        slots = TABLES.size * BLOCK_SIZE
+        self._ops, self._cache = ops, self.k.new_zeros(2, slots * kv_heads * dim)
+        self._layer = abi.Layer(kv=self._cache.data_ptr())
+        self._model = abi.Model(heads=heads, kv_heads=kv_heads, head_dim=dim, scale=dim**-0.5)
+
+    def batch(self, *parts: Part) -> ForwardBatch:
         counts = [end - first for _, first, end in parts]
         return ForwardBatch(
             ids=np.zeros(sum(counts), np.int32),
             positions=np.concatenate([np.arange(a, b, dtype=np.int32) for _, a, b in parts]),
             seq_starts=np.cumsum([0, *counts]).astype(np.int32),
-            block_tables=np.ascontiguousarray(tables[[s for s, _, _ in parts]]),
+            block_tables=np.ascontiguousarray(TABLES[[s for s, _, _ in parts]]),
             logit_rows=np.zeros(0, np.int32),
         )
 
-    cache = torch.zeros(2, 2 * width * BLOCK_SIZE * kv_heads * dim, dtype=torch.bfloat16)
-    layer = abi.Layer(kv=cache.data_ptr())
-    model = abi.Model(heads=heads, kv_heads=kv_heads, head_dim=dim, scale=dim**-0.5)
-
-    def fused(*parts: tuple[int, int, int]) -> torch.Tensor:
-        given = batch(list(parts))
+    def attend(self, *parts: Part) -> torch.Tensor:
+        given, starts = self.batch(*parts), (0, LENGTHS[0])
         rows = np.concatenate([np.arange(starts[s] + a, starts[s] + b) for s, a, b in parts])
-        own = [t[torch.from_numpy(rows)] for t in (q, k, v)]
-        placed = own[0].view(-1, kv_heads, heads // kv_heads, dim).transpose(0, 1)
-        queries = torch.cat([placed.reshape(-1, dim), torch.full((32, dim), torch.nan)])
-        queries = queries.to(torch.bfloat16)
-        to = abi.Batch(rows=len(rows), sequences=len(parts), table_stride=width, threads=THREADS)
+        q, k, v = (tensor[torch.from_numpy(rows)] for tensor in (self.q, self.k, self.v))
+        kv_heads, dim = k.shape[1:]
+        placed = q.view(len(q), kv_heads, -1, dim).transpose(0, 1).reshape(-1, dim)
+        queries = torch.cat([placed, torch.full((32, dim), torch.nan)]).to(torch.bfloat16)
+        to = abi.Batch(rows=len(rows), sequences=len(parts), table_stride=WIDTH, threads=THREADS)
         for name in ("positions", "seq_starts", "block_tables"):
             setattr(to, name, getattr(given, name).ctypes.data)
-        out = torch.empty(len(rows), heads * dim, dtype=torch.bfloat16)
-        keys, values = own[1].float(), own[2].float()
-        ops.op_attend(
-            *map(ctypes.byref, (model, to, layer)), at(keys), at(values), at(queries), at(out)
-        )
+        out, keys, values = q.new_empty(len(q), q[0].numel()), k.float(), v.float()
+        structures = map(ctypes.byref, (self._model, to, self._layer))
+        self._ops.op_attend(*structures, at(keys), at(values), at(queries), at(out))
         return out
 
-    everything = [(0, 0, lengths[0]), (1, 0, lengths[1])]
-    whole = fused(*everything)
+
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), SHAPES)
+def test_kv_write_and_attention_and_their_rows(
+    ops: ctypes.CDLL, heads: int, kv_heads: int, dim: int
+) -> None:
+    """Attention is equal to the twin's, and cut in chunks bit for bit."""
+    both = Sequences(ops, heads, kv_heads, dim)
+    everything = [(0, 0, LENGTHS[0]), (1, 0, LENGTHS[1])]
+    whole = both.attend(*everything)
     # The kernel rounds probabilities to bfloat16 before it weighs the values.
-    error = whole.float() - twin(batch(everything), q, k, v, tables).float()
+    error = whole.float() - twin(both.batch(*everything), both.q, both.k, both.v).float()
     assert error.abs().max() < 0.02
-    first, second = whole[: lengths[0]], whole[lengths[0] :]
+    first, second = whole[: LENGTHS[0]], whole[LENGTHS[0] :]
     for a, b in ((0, 1), (255, 257), (300, 316), (100, 500), (699, 700)):
-        assert torch.equal(fused((0, a, b)), first[a:b]), (a, b)
-    both = fused((1, 36, 37), (0, 690, 700))
-    assert torch.equal(both, torch.cat([second[36:], first[690:]]))
+        assert torch.equal(both.attend((0, a, b)), first[a:b]), (a, b)
+    parts = both.attend((1, 36, 37), (0, 690, 700))
+    assert torch.equal(parts, torch.cat([second[36:], first[690:]]))
 
 
-def twin(
-    batch: ForwardBatch, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tables: np.ndarray
-) -> torch.Tensor:
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, 3.4e38], ids=str)
+@pytest.mark.parametrize(("heads", "kv_heads", "dim"), SHAPES)
+def test_a_value_that_is_not_finite_reaches_the_rows_that_see_it_alone(
+    ops: ctypes.CDLL, heads: int, kv_heads: int, dim: int, value: float
+) -> None:
+    both, place = Sequences(ops, heads, kv_heads, dim), 299
+    wanted = both.attend((0, 0, LENGTHS[0]))
+    both.v = both.v.float()
+    both.v[place, 0, dim // 2] = value
+    got, of_the_head = both.attend((0, 0, LENGTHS[0])), heads // kv_heads * dim
+    assert torch.equal(got[:place], wanted[:place])
+    assert got[place:, :of_the_head].isnan().all()
+    assert torch.equal(got[:, of_the_head:], wanted[:, of_the_head:])
+    again = both.attend((0, place - 2, place))  # what is left behind them is in their block
+    assert torch.equal(again, wanted[place - 2 : place])
+
+
+def twin(batch: ForwardBatch, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     rows, kv_heads, dim = k.shape
-    plan = make_plan(batch, tables.size * BLOCK_SIZE, kv_heads, torch.device("cpu"))
+    plan = make_plan(batch, TABLES.size * BLOCK_SIZE, kv_heads, torch.device("cpu"))
     caches = []
     for new in (k, v):
-        cache = torch.zeros(tables.size + 1, BLOCK_SIZE, kv_heads, dim, dtype=torch.bfloat16)
+        cache = torch.zeros(TABLES.size + 1, BLOCK_SIZE, kv_heads, dim, dtype=torch.bfloat16)
         cache.view(-1, kv_heads, dim)[plan.write_slots] = new
         caches.append(cache)
     padding = q.new_zeros(pad_rows(rows) - rows, *q.shape[1:])

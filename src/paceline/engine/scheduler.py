@@ -140,7 +140,8 @@ class Scheduler:
     most_scored: int = 64  # rows of prompts whose logits a step may hold
     waiting: deque[Request] = field(default_factory=deque)
     running: list[Request] = field(default_factory=list)
-    draft_rows: float = 0.0  # that a decoding request verifies in a step, on average of late
+    # that a decoding request which may draft verifies in a step, on average of late
+    draft_rows: float = 0.0
 
     def add(self, request: Request) -> None:
         self.waiting.append(request)
@@ -164,7 +165,8 @@ class Scheduler:
         that has a `max_draft_len`.
 
         Every decoding request gets its row first, then prompts in order of arrival, then newcomers,
-        and drafts what rows and blocks are left: a draft never holds up or preempts anybody. The
+        and drafts what rows and blocks are left: a draft never holds up or preempts anybody. Rows
+        for the drafts to expect are kept from prompts, but half of what is left is theirs. The
         youngest request is preempted first, so the oldest always gets on.
         """
         plan = Plan()
@@ -197,20 +199,23 @@ class Scheduler:
         return plan
 
     def observe_drafts(self, plan: Plan) -> None:
-        """Learn from the drafts of a step how many rows those of the next one will take."""
+        """Learn from the drafts of a step how many rows those of the next one will take. A step
+        without room for drafts says nothing, a step of requests that may not draft says none."""
         lengths = [e.draft.length + e.draft.branch_rows for e in plan.scheduled if e.draft_limit]
-        if lengths:
-            mean = sum(lengths) / len(lengths)
+        if lengths or not any([e.request.max_draft_len for e in plan.scheduled]):
+            mean = sum(lengths) / max(1, len(lengths))
             self.draft_rows += DRAFT_NEWS * (mean - self.draft_rows)
 
     def _prompt_rows(self, plan: Plan, prompts: list[Request]) -> PromptRows:
-        """Rows for prompts beside the decoding requests of `plan`, and beside their drafts."""
+        """Rows for prompts beside the decoding requests of `plan`, and beside their drafts, which
+        get half of the rows that are left at most."""
         decoding = len(plan.scheduled)
         rows = sum(entry.rows for entry in plan.scheduled)
         left = self.token_budget - rows
         if not decoding:
             return PromptRows(self.cost, rows, left)
-        drafts = min(left, round(decoding * self.draft_rows))
+        drafting = sum([entry.request.max_draft_len > 0 for entry in plan.scheduled])
+        drafts = min(left // 2, round(drafting * self.draft_rows))
         waiting = [*prompts, *islice(self.waiting, self.max_num_seqs - len(self.running))]
         back = looking_back(self.cost, plan.scheduled)
         return self.share.rows(self.cost, rows + drafts, decoding, waiting, left - drafts, back)

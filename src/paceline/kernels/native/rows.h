@@ -46,14 +46,31 @@ inline uint32_t bf16_pair(float low, float high) {
     return (uint32_t)float_to_bf16(low) | (uint32_t)float_to_bf16(high) << 16;
 }
 
+// Whether x[n] holds finite numbers alone, as bf16 too.
+inline bool all_finite(const float* x, int64_t n) {
+    IVec beyond = {};
+    for (int64_t i = 0; i < n; i += kLanes)
+        beyond |= ((IVec)load(x + i) & 0x7fffffff) > 0x7f7f7fff;  // rounded up from there on
+    int32_t any = 0;
+    for (int lane = 0; lane < kLanes; lane++) any |= beyond[lane];
+    return !any;
+}
+
 // Writes one token's key and value (float32 [head_dim] each) to its place in a block.
+//
+// Attention multiplies the values that a row does not see by 0, which NaN and infinity survive. So
+// a value that holds such a number becomes zeros, and its key NaN: only rows that see the token get
+// NaN, not those before it, and not the next owner of the block.
 inline void write_kv(const float* key, const float* value, int64_t head_dim, int offset,
                      uint32_t* block) {
+    constexpr uint16_t kNaN = 0x7fc0;
+    const bool finite = all_finite(value, head_dim);
     for (int64_t d = 0; d < head_dim; d += 2)
-        block[d / 2 * kBlockTokens + offset] = bf16_pair(key[d], key[d + 1]);
+        block[d / 2 * kBlockTokens + offset] =
+            finite ? bf16_pair(key[d], key[d + 1]) : kNaN * 0x10001u;
     uint32_t* values = block + key_words(head_dim);
     uint16_t* to = (uint16_t*)(values + offset / 2 * head_dim) + offset % 2;
-    for (int64_t d = 0; d < head_dim; d++) to[2 * d] = float_to_bf16(value[d]);
+    for (int64_t d = 0; d < head_dim; d++) to[2 * d] = finite ? float_to_bf16(value[d]) : 0;
 }
 
 // One row's embedding as float32.

@@ -200,7 +200,7 @@ PL_INLINE float max_lane(Vec v) {
     return v[0] > v[1] ? v[0] : v[1];
 }
 
-// 2^x for x up to 126, relative error below 2.3e-7; below -126 it is at most 2^-126.
+// 2^x for x up to 126, relative error below 2.3e-7; below -126 it is at most 2^-126. NaN of NaN.
 PL_INLINE Vec exp2(Vec x) {
 #ifdef PACELINE_AVX512BF16
     const Vec f = (Vec)_mm512_reduce_ps((__m512)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
@@ -212,7 +212,7 @@ PL_INLINE Vec exp2(Vec x) {
     return (Vec)_mm512_scalef_ps((__m512)y, (__m512)x);  // y * 2^floor(x)
 #else
     const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer in the low bits
-    x = max(x, splat(-126.0f));
+    x = max(splat(-126.0f), x);       // in this order NaN stays NaN
     Vec shifted = x + magic;
     Vec f = x - (shifted - magic);
     Vec y = f * 1.5403530e-4f + 1.3333558e-3f;
