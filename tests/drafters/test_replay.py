@@ -6,7 +6,7 @@ from operator import mul
 
 import pytest
 
-from paceline.core import InvalidRequest
+from paceline.core import InvalidRequest, ModelError
 from paceline.drafters.replay import ReplayDrafter, constant_rate
 from paceline.drafters.spec import build, parse_spec
 
@@ -121,6 +121,16 @@ def test_file_of_continuations(tmp_path, make_request, make_target):
     request = make_request(PROMPT)
     drafter.begin([request], [0])
     assert drafter.propose([request], [15]).tokens[0] == OUTPUT[:15]
+
+
+def test_an_id_that_the_target_does_not_have_is_refused(tmp_path, make_target):
+    path = tmp_path / "known.json"
+    path.write_text(json.dumps([{"prompt_ids": [1, 2], "output_ids": [5, 99_999]}]))
+    drafter = build(parse_spec(f"known=replay:{path},al=3"))
+    with pytest.raises(
+        ModelError, match=r"known: .* holds the id 99999; expected ids below"
+    ):
+        drafter.attach(make_target())
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def number(engine: Engine) -> str:
 
 @pytest.fixture
 def usual() -> str:
-    """What layers of drafters are quantised to on the kernels that run here."""
+    """Return what layers of drafters are quantised to on the kernels that run here."""
     runs, path = native_available()
     if not runs:
         pytest.skip(path)

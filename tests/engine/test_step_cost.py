@@ -1,4 +1,4 @@
-"""What a step costs: rows and what they look back on, learned from the steps themselves."""
+"""The cost of a step, by its rows and by the context that they read, is learned from steps."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def killed_before(patched: pytest.MonkeyPatch, change: int) -> None:
 def test_a_restart_that_is_killed_leaves_the_old_set_or_the_new_one(
     target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever file it is killed before, the set can be gone on with, and begun anew."""
+    """A restart may be killed before it writes or removes any file: the set still resumes."""
     old, new = made(tmp_path, target, system="Be long.", size={"rows": 70}), made(tmp_path, target)
     run(old, tmp_path / "old")
     run(new, tmp_path / "new")

@@ -20,7 +20,7 @@ class FinishReason(StrEnum):
 
 
 class Prepared:
-    """What an engine makes of the params of a request at the door, once for all its choices."""
+    """Base of what an engine derives from a request where it is admitted, once for all choices."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

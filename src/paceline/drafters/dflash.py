@@ -37,7 +37,7 @@ from paceline.models.dflash.checkpoint import DFlashCheckpoint, Provenance, load
 from paceline.models.dflash.config import check_mask
 from paceline.models.dflash.networks import build_dflash, planned_bytes
 from paceline.models.networks import DTYPES
-from paceline.models.quantized import DRAFTERS, INT8, UNQUANTIZED
+from paceline.models.quantized import AUTO, INT8, UNQUANTIZED
 
 ALL_CONTEXT = 0  # a window that has no end
 
@@ -106,7 +106,7 @@ class DFlashDrafter(StatefulDrafter[_Context]):
         shape, size = config.layers, DTYPES[dtype].itemsize
         self.kv = KVSpec(shape.num_layers, shape.num_kv_heads, shape.head_dim, size)
         # at most, until attach() has chosen the network
-        recipe = UNQUANTIZED if quantize in (None, DRAFTERS) else INT8
+        recipe = UNQUANTIZED if quantize in (None, AUTO) else INT8
         self.weight_bytes = planned_bytes(config, DTYPES[dtype], self._head_ids, recipe)
         self._draws = BlockDraws(config, draw, self._head_ids)
         self._max_positions = shape.max_context

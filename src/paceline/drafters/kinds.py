@@ -13,7 +13,7 @@ from paceline.core import MAX_DRAFT_LEN, InvalidRequest
 from paceline.drafters.base import Drafter
 from paceline.models.loader import LoadedModel
 from paceline.models.networks import BACKENDS, DEVICES, DTYPES
-from paceline.models.quantized import DRAFTERS, QUANTIZE
+from paceline.models.quantized import AUTO, QUANTIZE
 
 Reader = Callable[[str, str], object]  # (field, text) -> value, or InvalidRequest
 Settings: TypeAlias = dict[str, Any]  # arguments by name, each checked by its Reader
@@ -64,7 +64,7 @@ class BuildContext:
         """NETWORK_OPTIONS that the user did not set, and `draw` where the rule needs q, which only
         sampled drafts have."""
         settings = {name: getattr(self, name) for name in NETWORK_OPTIONS}
-        settings["quantize"] = self.quantize or DRAFTERS
+        settings["quantize"] = self.quantize or AUTO
         return settings | ({"draw": "sample"} if self.needs_q else {})
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pydantic import NonNegativeInt
 
-from paceline.core import MAX_DRAFT_LEN, DraftBatch, InvalidRequest, Request
+from paceline.core import MAX_DRAFT_LEN, DraftBatch, InvalidRequest, ModelError, Request
 from paceline.core.documents import Document
 from paceline.drafters.base import StatefulDrafter, TargetInfo
 from paceline.drafters.kinds import DRAFT_LENGTH, BuildContext, DrafterSpec, real, register
@@ -107,7 +107,14 @@ class ReplayDrafter(StatefulDrafter[_Following]):
         self._learned[tuple(prompt_ids), choice] = tuple(output_ids)
 
     def attach(self, target: TargetInfo) -> None:
+        """Raise ModelError where a token was learned that the target does not have."""
         self._vocab_size = target.vocab_size
+        largest = max((token for ids in self._learned.values() for token in ids), default=0)
+        if largest >= target.vocab_size:
+            raise ModelError(
+                f"drafter {self.name}: an answer that it learned holds the id {largest}; "
+                f"expected ids below {target.vocab_size}, the vocabulary of {target.name}"
+            )
 
     def start(self, request: Request, held: int) -> _Following | None:
         output_ids = self._learned.get((tuple(request.prompt_ids), request.choice))

@@ -15,7 +15,7 @@ from paceline.models.layers import Linear
 LINEARS = (Part.QKV, Part.OUTPUT, Part.GATE_UP, Part.DOWN, Part.HEAD, Part.CONTEXT)
 VERSION = 1  # of what quantising does: raised when it changes, since measured quality is kept
 QUANTIZE = ("int8",)  # what may be asked for
-DRAFTERS = "auto"  # what a drafter's network is quantised to unless somebody says: see recipe_of()
+AUTO = "auto"  # for drafters, where nobody says otherwise: see recipe_of()
 INT8_PATHS = ("amx", "avx512bf16", "amx-emulated")  # kernels with instructions for int8 products
 FP8_CAPABILITY = (8, 9)  # the first GPUs with fp8 products: Ada, then Hopper
 
@@ -45,11 +45,11 @@ def recipe_of(quantize: str | None, device: str, dtype: str, path: str | None = 
     """Return the recipe that `quantize` stands for on a device, for a network that runs on this
     `path` of the fused kernels; None: on torch.
 
-    DRAFTERS stands for int8 on the paths that multiply it by instructions of their own, and for
-    nothing elsewhere. A draft is verified, so its numbers change no text, and it takes less time.
+    AUTO stands for int8 on the paths that have instructions for its products, and for nothing
+    elsewhere. It is for drafters: a draft is verified, so its numbers change no text.
     Raises InvalidRequest where the device has no fast products of that kind.
     """
-    if quantize == DRAFTERS:
+    if quantize == AUTO:
         return INT8 if path in INT8_PATHS else UNQUANTIZED
     if quantize is None:
         return UNQUANTIZED

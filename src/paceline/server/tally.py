@@ -37,7 +37,7 @@ class StreamGroup:
 
     @property
     def series(self) -> StreamGroup:
-        """What it is shown as: drafters that had a name one after the other are told together."""
+        """The group that it is shown with: versions under one name have one series."""
         return replace(self, version=None)
 
 
