@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import runpy
+import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -84,27 +84,42 @@ def test_the_drafter_that_is_shipped_is_measured(all_tables: Any) -> None:
     assert shipped("qwen2.5-coder-0.5b") == {} and shipped("/a/folder") == {}
 
 
+# Runs scripts up to where they have taken their arguments; in a process of its own, since a script
+# may have the name of a package of tests.
+READ_ARGUMENTS = """
+import argparse, json, runpy, sys
+
 class ArgumentsRead(Exception):
-    """A script has taken its arguments."""
+    pass
+
+def read_and_stop(parser):
+    read(parser)
+    raise ArgumentsRead
+
+read, argparse.ArgumentParser.parse_args = argparse.ArgumentParser.parse_args, read_and_stop
+sys.path[0] = sys.argv[1]
+for command in json.load(sys.stdin):
+    sys.argv = command
+    try:
+        runpy.run_path(command[0], run_name="__main__")
+    except ArgumentsRead:
+        print(*command)
+"""
 
 
-def test_every_script_takes_the_arguments_that_it_is_given(
-    all_tables: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = argparse.ArgumentParser.parse_args
-
-    def read_and_stop(parser: argparse.ArgumentParser) -> None:
-        read(parser)
-        raise ArgumentsRead
-
-    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", read_and_stop)
+def test_every_script_takes_the_arguments_that_it_is_given(all_tables: Any) -> None:
     peers = {"vllm": "python", "openvino": "python", "llama": "folder", "small": "s"}
     found = all_tables.tables("smollm2-135m", "/m", Path("build"), **peers)
-    assert len(found) > 30
-    for table in found:
-        monkeypatch.setattr(sys, "argv", list(table.command))
-        with pytest.raises(ArgumentsRead):
-            runpy.run_path(table.command[0], run_name="__main__")
+    commands = [table.command for table in found]
+    done = subprocess.run(
+        [sys.executable, "-c", READ_ARGUMENTS, str(BENCHMARKS)],
+        input=json.dumps(commands),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [" ".join(command) for command in commands]
+    assert len(commands) > 30
 
 
 def test_engines_that_know_no_names_of_ours_are_given_the_folder(all_tables: Any) -> None:

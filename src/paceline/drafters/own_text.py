@@ -19,7 +19,7 @@ MOST_OF_A_CHOICE = 1024
 MOST_OF_A_REQUEST = 4096
 
 
-class TextIndex(Protocol):
+class OwnTextIndex(Protocol):
     """An index of the first `indexed` tokens of a text."""
 
     indexed: int
@@ -28,7 +28,7 @@ class TextIndex(Protocol):
         """Index tokens[:end], as far as they are not indexed."""
 
 
-Index = TypeVar("Index", bound=TextIndex)
+Index = TypeVar("Index", bound=OwnTextIndex)
 
 
 class OwnTextDrafter(StatefulDrafter[Index]):
