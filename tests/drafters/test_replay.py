@@ -127,7 +127,7 @@ def test_an_id_that_the_target_does_not_have_is_refused(tmp_path, make_target):
     path = tmp_path / "known.json"
     path.write_text(json.dumps([{"prompt_ids": [1, 2], "output_ids": [5, 99_999]}]))
     drafter = build(parse_spec(f"known=replay:{path},al=3"))
-    with pytest.raises(ModelError, match=r"known: .* holds the id 99999; expected ids below"):
+    with pytest.raises(ModelError, match=r"known: learned the id 99999; expected ids below"):
         drafter.attach(make_target())
 
 

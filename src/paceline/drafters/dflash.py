@@ -105,8 +105,7 @@ class DFlashDrafter(StatefulDrafter[_Context]):
         self._dtype, self._backend, self._quantize = dtype, backend, quantize
         shape, size = config.layers, DTYPES[dtype].itemsize
         self.kv = KVSpec(shape.num_layers, shape.num_kv_heads, shape.head_dim, size)
-        # at most, until attach() has chosen the network
-        recipe = UNQUANTIZED if quantize in (None, AUTO) else INT8
+        recipe = UNQUANTIZED if quantize in (None, AUTO) else INT8  # AUTO: until attach() decides
         self.weight_bytes = planned_bytes(config, DTYPES[dtype], self._head_ids, recipe)
         self._draws = BlockDraws(config, draw, self._head_ids)
         self._max_positions = shape.max_context

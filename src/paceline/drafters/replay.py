@@ -111,10 +111,8 @@ class ReplayDrafter(StatefulDrafter[_Following]):
         self._vocab_size = target.vocab_size
         largest = max((token for ids in self._learned.values() for token in ids), default=0)
         if largest >= target.vocab_size:
-            raise ModelError(
-                f"drafter {self.name}: an answer that it learned holds the id {largest}; "
-                f"expected ids below {target.vocab_size}, the vocabulary of {target.name}"
-            )
+            expected = f"ids below {target.vocab_size}, the vocabulary of {target.name}"
+            raise ModelError(f"drafter {self.name}: learned the id {largest}; expected {expected}")
 
     def start(self, request: Request, held: int) -> _Following | None:
         output_ids = self._learned.get((tuple(request.prompt_ids), request.choice))
