@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from paceline.core import CutReason
 from paceline.engine.costs import Costs, DraftCost
 from paceline.engine.engine import Engine
 from paceline.engine.lengths import Bound
 from paceline.engine.lengths.levels import Level, Levels
 from paceline.engine.step_cost import StepCost
+from paceline.models.batch import BLOCK_SIZE
 from tests.drafters import watched as dflash_tests
 from tests.drafters.watched import check_drafts, watch_dflash
 from tests.engine import test_grammar_streams as grammars
@@ -204,3 +207,31 @@ def test_streams_are_equal(make_engine: EngineFactory, tmp_path: Path, together:
     watch_dflash(engine, dflash_truth(truth, work), 0.5)
     assert run(engine, work, together=together) == truth
     assert engine.stats().speculation.accepted_tokens > 100
+
+
+@one_backend
+def test_a_step_without_drafts_asks_nothing_of_the_drafter(
+    make_engine: EngineFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That took 3% of a step of 32. Prompts are shown all the same, for drafts to come."""
+    work = jobs(12, longest=60)
+    truth = expected(make_engine, work)
+    engine = ready(hybrid_engine(make_engine, tmp_path))
+    hybrid, shown, asked, held = engine.drafters["h"], [], [], []
+    observe = engine.drafting.observe
+    monkeypatch.setattr(Levels, "level", lambda self, decoding, cohorts: Level.NONE)
+    monkeypatch.setattr(engine.drafting, "observe", lambda r: (shown.extend(r), observe(r)))
+    monkeypatch.setattr(hybrid, "held_tokens", lambda request: held.append(request) or 0)
+    for method in ("look_up", "propose"):
+        monkeypatch.setattr(hybrid, method, lambda *a, name=method: asked.append(name))
+    rounds, make = [], engine._rounds.make
+    monkeypatch.setattr(
+        engine._rounds, "make", lambda *a: (rounds.append(made := make(*a)), made)[1]
+    )
+    assert run(engine, work, together=4) == truth
+    assert asked == []
+    assert {rows.count >= BLOCK_SIZE for rows in shown} == {True}
+    assert len(held) == len(shown), "asked for its KV where it has seen something new"
+    reasons = Counter(round.cut_by for round in rounds)
+    assert set(reasons) == {CutReason.PROMPT, CutReason.COST, CutReason.ROOM}
+    assert reasons[CutReason.COST] > len(rounds) / 2

@@ -75,7 +75,8 @@ class Draft:
     @property
     def branch_rows(self) -> int:
         """Return the number of tokens that are verified beside those of the trunk."""
-        return sum([branch.count for branch in self.branches])
+        # asked several times of every request in every step
+        return sum([branch.count for branch in self.branches]) if self.branches else 0
 
     @property
     def verified(self) -> Sequence[int]:
@@ -99,7 +100,11 @@ class Draft:
 
     def because(self, reason: CutReason | None) -> Draft:
         """The same draft, cut for `reason`; None leaves the reason that it has."""
-        return self if reason is None else replace(self, cut_by=reason)
+        if reason is None:
+            return self
+        if self is no_draft(self.cut_by):
+            return no_draft(reason)
+        return replace(self, cut_by=reason)
 
 
 @cache

@@ -67,6 +67,7 @@ class Drafting:
         self._proposed_by: set[str] = set()  # in this step
         self._comparable = 0  # steps to come
         self._backlog = Backlog()
+        self._shown: set[str] = set()  # requests whose drafter may hold more KV than held() said
 
     def use(self, costs: Costs) -> None:
         """Draft lengths follow these costs from now on, and the costs follow the drafts."""
@@ -124,6 +125,12 @@ class Drafting:
         """Return whether the drafter sees the request's features, as choose_taps() has decided."""
         return request.id in self._watched
 
+    def wants(self, request: Request, count: int) -> bool:
+        """Return whether `count` rows of a request tell its drafter anything, asked before
+        observe(). In most steps without drafts they do not, which then cost nothing."""
+        name = request.id
+        return count >= BLOCK_SIZE or name in self._asked or name in self._watched
+
     def begin(self, admitted: Iterable[Request]) -> None:
         by_drafter: dict[str, list[Request]] = defaultdict(list)
         for request in admitted:
@@ -162,6 +169,7 @@ class Drafting:
         if not rows:
             return
         start = time.perf_counter()
+        self._shown |= {row.request.id for row in rows}
         self.drafters[name].observe(rows)
         seconds = time.perf_counter() - start
         self.costs.of(name).add_observation(sum(row.count for row in rows), seconds)
@@ -204,11 +212,16 @@ class Drafting:
 
     def release(self, request: Request) -> None:
         self._backlog.drop(request.id)
+        self._shown.discard(request.id)
         if request.drafter is not None:
             self.drafters[request.drafter].release([request])
 
     def held(self, request: Request) -> tuple[str, int] | None:
-        """The drafter's key and how many leading tokens hold its KV; None when it has none."""
+        """The drafter's key and how many leading tokens hold its KV; None when it has none, or no
+        more than at the last call."""
+        if request.id not in self._shown:
+            return None
+        self._shown.discard(request.id)
         if request.drafter is None or self.drafters[request.drafter].kv is None:
             return None
         return self.key(request.drafter), self.drafters[request.drafter].held_tokens(request)
@@ -222,10 +235,12 @@ class Drafting:
             if entry.draft_limit:
                 name = entry.request.drafter
                 assert name is not None
-                if _reaches(self.drafters[name], entry.request):
-                    by_drafter[name].append(entry)
-                else:
+                if not _reaches(self.drafters[name], entry.request):
                     entry.draft = no_draft(CutReason.CONTEXT)
+                elif not self.lengths.drafts(entry.request):
+                    entry.draft = no_draft(CutReason.COST)
+                else:
+                    by_drafter[name].append(entry)
         self._asked = frozenset()
         self._proposed_by.clear()
         if not by_drafter:
@@ -285,6 +300,7 @@ class Drafting:
         start = time.perf_counter()
         self._proposed_by.add(name)
         requests, lengths = [e.request for e, _ in asked], [length for _, length in asked]
+        self._shown |= {request.id for request in requests}
         with self._spans("propose"):
             batch = self._proposed(self.drafters[name], requests, lengths)
         seconds = time.perf_counter() - start

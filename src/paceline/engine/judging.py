@@ -109,8 +109,8 @@ class Judge:
                         spans=self._spans,
                     )
                     judged.append(self._round(entry, rows, path))
-                if request.drafter is not None:
-                    count = request.computed - before
+                count = request.computed - before
+                if request.drafter is not None and self._drafting.wants(request, count):
                     seen = output.features if self._drafting.watches(request) else None
                     if seen is None:
                         features = None

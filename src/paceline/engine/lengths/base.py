@@ -41,6 +41,11 @@ class LengthController:
         or before it drafts. Not asked of requests without a drafter."""
         return True
 
+    def drafts(self, request: Request) -> bool:
+        """Return whether the request may get any draft in this step. If not, no other method is
+        asked for its length."""
+        return True
+
     def looks_up(self, request: Request) -> bool:
         """Return whether drafts that take no time are welcome whatever draft_lengths() says, which
         then is asked about the other drafts alone."""
@@ -86,6 +91,9 @@ class LengthsByPolicy(LengthController):
 
     def sees(self, request: Request) -> bool:
         return self._controllers[request.policy].sees(request)
+
+    def drafts(self, request: Request) -> bool:
+        return self._controllers[request.policy].drafts(request)
 
     def looks_up(self, request: Request) -> bool:
         return self._controllers[request.policy].looks_up(request)

@@ -112,9 +112,11 @@ class ThroughputLengths(LengthController):
         name = request.drafter or ""
         return self._idle[name] < PATIENCE and self._level.get(name, Level.ALL) is Level.ALL
 
-    def looks_up(self, request: Request) -> bool:
-        # a row that does not pay is cut
+    def drafts(self, request: Request) -> bool:
         return self._level.get(request.drafter or "", Level.ALL) > Level.NONE
+
+    def looks_up(self, request: Request) -> bool:
+        return self.drafts(request)  # a row that does not pay is cut
 
     def draft_lengths(
         self, batch: Sequence[Scheduled], *, rows: int, decoding: int, longest: int
