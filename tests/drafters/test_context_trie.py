@@ -1,12 +1,24 @@
 from __future__ import annotations
 
+import ctypes
 import random
 import tracemalloc
 from collections import Counter
 
 import pytest
 
-from paceline.drafters.context_trie import ContextTrie
+from paceline.drafters.context_trie import AnyTrie, ContextTrie
+from paceline.kernels.tries import NativeTrie
+
+
+@pytest.fixture(params=[ContextTrie, NativeTrie], autouse=True)
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type[AnyTrie]:
+    """Every test is of both: the native trie, and the one in Python that specifies it."""
+    monkeypatch.setattr("tests.drafters.test_context_trie.Trie", request.param)
+    return request.param
+
+
+Trie: type[AnyTrie] = ContextTrie
 
 
 def followers(texts: list[list[int]], context: list[int]) -> list[int]:
@@ -38,8 +50,8 @@ def brute_force(
     return text[len(context) :], shares
 
 
-def build(texts: list[list[int]], max_context: int) -> ContextTrie:
-    trie = ContextTrie(max_context)
+def build(texts: list[list[int]], max_context: int) -> AnyTrie:
+    trie = Trie(max_context)
     for text in texts:
         trie.begin_text()
         trie.extend(text)
@@ -98,7 +110,7 @@ def test_contexts_do_not_reach_across_texts():
 
 
 def test_context_tokens_lead_in_but_are_not_proposed():
-    trie = ContextTrie(8)
+    trie = Trie(8)
     trie.begin_text([1, 2, 3])
     trie.extend([4, 5])
     assert trie.draft([2, 3], 4, 0.0)[0] == [4, 5]
@@ -125,7 +137,7 @@ def test_forgetting_leaves_exactly_the_counts_of_what_is_left(alphabet):
                     assert shares[0] / 4 <= estimates[0] < shares[0]
         trie.forget(0, len(texts[5]))
         assert len(trie) == 0
-        assert trie.estimated_bytes == ContextTrie(5).estimated_bytes
+        assert trie.estimated_bytes == Trie(5).estimated_bytes
 
 
 def _longest_followers(texts: list[list[int]], context: list[int], max_context: int) -> list[int]:
@@ -136,16 +148,32 @@ def _longest_followers(texts: list[list[int]], context: list[int], max_context: 
     )
 
 
+class Mallinfo(ctypes.Structure):
+    """What glibc's malloc has given away, as mallinfo2(3) says it."""
+
+    names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_ = tuple(zip(names.split(), [ctypes.c_size_t] * 10, strict=True))
+
+
+def malloc_bytes() -> int:
+    mallinfo = ctypes.CDLL(None).mallinfo2
+    mallinfo.restype = Mallinfo
+    found = mallinfo()
+    return found.uordblks + found.hblkhd
+
+
 @pytest.mark.parametrize("alphabet", [2, 50, 5000])
-def test_estimated_size_is_near_the_truth(alphabet):
+def test_estimated_size_is_near_the_truth(alphabet, kind):
     rng = random.Random(0)
     text = [1000 + rng.randrange(alphabet) for _ in range(5000)]
     tracemalloc.start()
-    trie = ContextTrie(16)
+    before = malloc_bytes()
+    trie = Trie(16)
     trie.begin_text()
     for token in text:
         trie.extend([int(str(token))])  # an int of its own, as tokens from a model are
-    used = tracemalloc.get_traced_memory()[0]
+    python = tracemalloc.get_traced_memory()[0]
+    used = python if kind is ContextTrie else malloc_bytes() - before
     tracemalloc.stop()
     assert 0.6 < trie.estimated_bytes / used < 1.6
 

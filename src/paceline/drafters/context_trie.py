@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from paceline.drafters.continuations import BOUNDARY, Continuation, draft_from
+from paceline.kernels.tries import NativeTrie, native_tries
 
 COMPARED = 8  # most recent occurrences on which the length of a match is measured
 
@@ -53,7 +54,8 @@ class Fork:
         else:
             del self.counts[token]
         if token == self.best and self.counts:
-            most = max(self.counts, key=self.counts.__getitem__)
+            # of equals the smallest, but the best so far while no other is better
+            most = max(self.counts, key=lambda other: (self.counts[other], -other))
             if self.counts[most] > count:
                 self.best = most
 
@@ -65,7 +67,8 @@ Branches: TypeAlias = dict[int, Entry]
 
 
 class ContextTrie:
-    """Contexts of one or more texts, one after the other. `begin_text` starts a text."""
+    """Contexts of one or more texts, one after the other. `begin_text` starts a text. NativeTrie
+    does the same in native code."""
 
     def __init__(self, max_context: int) -> None:
         self.max_context = max_context
@@ -218,6 +221,14 @@ class ContextTrie:
             if longest == enough:
                 break
         return longest
+
+
+AnyTrie: TypeAlias = ContextTrie | NativeTrie
+
+
+def make_trie(max_context: int) -> AnyTrie:
+    """Return a trie in native code, or in Python where no kernels can be built."""
+    return NativeTrie(max_context) if native_tries() else ContextTrie(max_context)
 
 
 def _positions(entry: Entry | None) -> list[int]:

@@ -5,7 +5,7 @@ the requests with the same `answers_scope`, and a corpus, if the drafter has one
 largest expected number of accepted tokens is taken; one that is not from the request's own tokens
 is marked `from_others`.
 After Oliaro et al., "SuffixDecoding" (arXiv 2411.04975), with context tries in place of suffix
-trees and an estimate that grows with the match in place of a length bound (`ContextTrie.draft`).
+trees and an estimate that grows with the match in place of a length bound (`context_trie`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from operator import mul
 
 from paceline.core import DraftBatch, Request
 from paceline.drafters.context_array import ContextArray
-from paceline.drafters.context_trie import ContextTrie
+from paceline.drafters.context_trie import AnyTrie, make_trie
 from paceline.drafters.corpus import Corpus, load_corpus
 from paceline.drafters.kinds import (
     DRAFT_LENGTH,
@@ -48,7 +48,7 @@ class ResponseCache:
 
     def clear(self) -> None:
         self.estimated_bytes = 0
-        self._tries: dict[bytes, ContextTrie] = {}
+        self._tries: dict[bytes, AnyTrie] = {}
         # of each response its scope, and its tokens that are context and that are counted
         self._responses: deque[tuple[bytes, int, int]] = deque()
 
@@ -59,7 +59,7 @@ class ResponseCache:
     def __len__(self) -> int:
         return len(self._responses)
 
-    def trie(self, scope: bytes) -> ContextTrie | None:
+    def trie(self, scope: bytes) -> AnyTrie | None:
         return self._tries.get(scope)
 
     def store(self, scope: bytes, context: Sequence[int], response: Sequence[int]) -> None:
@@ -75,7 +75,7 @@ class ResponseCache:
         trie = self._tries.get(scope)
         before = trie.estimated_bytes if trie is not None else 0
         if trie is None:
-            trie = self._tries[scope] = ContextTrie(self.max_context)
+            trie = self._tries[scope] = make_trie(self.max_context)
         trie.begin_text(context)
         trie.extend(response)
         self.estimated_bytes += trie.estimated_bytes - before
@@ -101,7 +101,7 @@ class _Text:
     __slots__ = ("indexed", "trie")
 
     def __init__(self, max_context: int) -> None:
-        self.trie, self.indexed = ContextTrie(max_context), 0
+        self.trie, self.indexed = make_trie(max_context), 0
         self.trie.begin_text()
 
     def extend(self, tokens: Sequence[int], end: int) -> None:
@@ -157,7 +157,7 @@ class SuffixDrafter(OwnTextDrafter[_Text]):
                 (tokens, estimates), best, is_others = found, expected, True
         return tokens, estimates, is_others
 
-    def _shared(self, request: Request) -> Iterator[ContextTrie | ContextArray]:
+    def _shared(self, request: Request) -> Iterator[AnyTrie | ContextArray]:
         """Yield the indexes of other requests' text that a request may draft from."""
         scope = request.answers_scope
         responses = None if scope is None else self.cache.trie(scope)

@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 LIBRARY = "kernels.so"  # in its entry of the cache
 NATIVE = Path(__file__).parent / "native"
 SOURCES = {  # source -> flags of its own; the noise must never be contracted to fused multiply-adds
+    "context_trie.cpp": (),
     "forward.cpp": (),
     "probe.cpp": (),
     "sampling.cpp": ("-ffp-contract=off",),
