@@ -7,15 +7,17 @@ import random
 import pytest
 
 from paceline.drafters.context_trie import ContextTrie, make_trie
-from paceline.kernels.tries import NativeTrie
+from paceline.kernels.tries import NativeTrie, native_tries
 from tests.drafters.test_context_trie import malloc_bytes, random_text
+
+pytestmark = pytest.mark.skipif(not native_tries(), reason="the kernels cannot be built here")
 
 
 def test_texts_that_come_and_go_draft_the_same_in_native_code() -> None:
     """To the bit, whatever was forgotten, with texts that lead in."""
     rng = random.Random(5)
     drafts = forgotten = 0
-    for alphabet in (2, 3, 12, 300):
+    for alphabet in (1, 2, 3, 12, 300):
         native, python = NativeTrie(6), ContextTrie(6)
         texts: list[tuple[int, int]] = []
         for _ in range(120):
@@ -53,6 +55,23 @@ def test_a_trie_gives_its_memory_back() -> None:
     before = malloc_bytes()
     fill()
     assert malloc_bytes() - before < 2_000_000, "a filled one takes three times that"
+
+
+@pytest.mark.parametrize("alphabet", [1, 1000])
+def test_memory_that_was_forgotten_is_free(alphabet: int) -> None:
+    """One token over and over is one context with all the positions."""
+    rng = random.Random(1)
+    text = [rng.randrange(alphabet) for _ in range(100_000)]
+    before = malloc_bytes()
+    trie = NativeTrie(8)
+    for end in range(1000, len(text) + 1, 1000):
+        trie.begin_text()
+        trie.extend(text[end - 1000 : end])
+    for left in range(99, -1, -1):
+        trie.forget(0, 1000)
+        used = malloc_bytes() - before
+        assert used < 3 * trie.estimated_bytes + 200_000, left  # tables never shrink
+        assert trie.draft([0] * 9, 1, 0.0)[0] or not left or alphabet > 1
 
 
 def test_look_ups_use_native_tries_where_there_are_some(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,7 @@ from paceline.drafters.kinds import (
     whole,
 )
 from paceline.drafters.own_text import OwnTextDrafter
+from paceline.kernels.tries import native_tries
 
 MIB = 2**20
 
@@ -76,10 +77,10 @@ class ResponseCache:
         before = trie.estimated_bytes if trie is not None else 0
         if trie is None:
             trie = self._tries[scope] = make_trie(self.max_context)
+        self._responses.append((scope, len(context), len(response)))
         trie.begin_text(context)
         trie.extend(response)
         self.estimated_bytes += trie.estimated_bytes - before
-        self._responses.append((scope, len(context), len(response)))
         while self.estimated_bytes > self.max_bytes:
             self._evict()
 
@@ -123,6 +124,7 @@ class SuffixDrafter(OwnTextDrafter[_Text]):
         corpus: Corpus | None = None,
     ) -> None:
         super().__init__(name, max_draft_len)
+        native_tries()  # built here, where no request waits for it
         self.corpus, self.start_up_rows = corpus, list[tuple[str, str]]()
         if corpus is not None:
             self.version = f"corpus-{corpus.manifest.name}"

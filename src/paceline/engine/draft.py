@@ -102,7 +102,7 @@ class Draft:
         """The same draft, cut for `reason`; None leaves the reason that it has."""
         if reason is None:
             return self
-        if self is no_draft(self.cut_by):
+        if self is no_draft() or self is no_draft(self.cut_by):
             return no_draft(reason)
         return replace(self, cut_by=reason)
 

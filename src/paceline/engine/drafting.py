@@ -224,7 +224,10 @@ class Drafting:
         self._shown.discard(request.id)
         if request.drafter is None or self.drafters[request.drafter].kv is None:
             return None
-        return self.key(request.drafter), self.drafters[request.drafter].held_tokens(request)
+        held = self.drafters[request.drafter].held_tokens(request)
+        if held > request.computed:  # blocks that the target is still to fill
+            self._shown.add(request.id)
+        return self.key(request.drafter), held
 
     def draft(self, scheduled: Sequence[Scheduled]) -> None:
         """Give each entry its draft, looked up or proposed, fitted and cut."""
@@ -243,8 +246,6 @@ class Drafting:
                     by_drafter[name].append(entry)
         self._asked = frozenset()
         self._proposed_by.clear()
-        if not by_drafter:
-            return
         asked: list[Scheduled] = []
         for name, entries in by_drafter.items():
             early = [(e, e.draft_limit) for e in entries if self.lengths.looks_up(e.request)]
@@ -252,8 +253,9 @@ class Drafting:
             rest = [entry for entry in entries if entry.request.id not in complete]
             if rest:
                 asked += self._ask(name, rest, scheduled)
-        self._asked = frozenset(entry.request.id for entry in asked)
-        self._cut(scheduled)
+        if by_drafter:
+            self._asked = frozenset(entry.request.id for entry in asked)
+            self._cut(scheduled)
         self.seconds += time.perf_counter() - start
 
     def _look_up(self, name: str, wanted: Sequence[tuple[Scheduled, int]]) -> set[str]:

@@ -49,7 +49,8 @@ class NativeTrie:
 
     def forget(self, context: int, counted: int) -> None:
         """Take out the oldest text, which began with `context` tokens and grew by `counted`."""
-        self._library.pl_trie_forget(self._trie, context, counted)
+        # this may take long where it is much, and others need not wait for it
+        build.load().library.pl_trie_forget(self._trie, context, counted)
 
     def draft(
         self, context: Sequence[int], length: int, floor: float
@@ -73,14 +74,14 @@ def native_tries() -> bool:
 def _library() -> ctypes.PyDLL:
     """Return the kernels, called without giving the interpreter's lock away: the calls are short,
     and another thread may keep the lock for milliseconds. Raises BuildError."""
-    library = ctypes.PyDLL(build.load().library._name)
+    native = build.load().library
+    library = ctypes.PyDLL(native._name, handle=native._handle)
     ids = (c_void_p, c_int64)
     signatures = {
         "pl_trie_new": (c_void_p, c_int64),
         "pl_trie_free": (None, c_void_p),
         "pl_trie_begin_text": (None, c_void_p, *ids),
         "pl_trie_extend": (None, c_void_p, *ids),
-        "pl_trie_forget": (None, c_void_p, c_int64, c_int64),
         "pl_trie_draft": (c_int64, c_void_p, *ids, c_int64, c_double, c_void_p, c_void_p),
         "pl_trie_size": (c_int64, c_void_p),
         "pl_trie_bytes": (c_int64, c_void_p),
@@ -88,4 +89,6 @@ def _library() -> ctypes.PyDLL:
     for name, (result, *arguments) in signatures.items():
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, result
+    native.pl_trie_forget.argtypes = c_void_p, c_int64, c_int64
+    native.pl_trie_forget.restype = None
     return library

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <random>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -15,23 +16,61 @@ constexpr double kDoubt = 3.0;    // of drafters/continuations.py
 constexpr int64_t kCompared = 8;  // most recent occurrences on which a match is measured
 
 // Bytes by glibc's malloc, with what a hash table's buckets take on average.
-constexpr int64_t kEmptyBytes = 240, kTokenBytes = 6, kLeafBytes = 108, kPointerBytes = 12;
+// An empty trie is counted with the object in Python that holds it.
+constexpr int64_t kEmptyBytes = 700, kTokenBytes = 9, kLeafBytes = 108, kPointerBytes = 14;
 constexpr int64_t kForkBytes = 440, kFollowerBytes = 44;
+
+// Drawn anew in each process, so that nobody can choose tokens that collide. No result depends on
+// the order in a table.
+struct TokenHash {
+    size_t operator()(int32_t token) const {
+        static const uint64_t odd = ((uint64_t)std::random_device{}() << 32) | 0x9E3779B9u | 1;
+        return (size_t)(((uint64_t)(uint32_t)token * odd) >> 32);
+    }
+};
+
+template <class Value>
+using ByToken = std::unordered_map<int32_t, Value, TokenHash>;
+
+// Positions in ascending order, of which the first can be dropped: what was dropped is freed when
+// it is the larger part.
+class Positions {
+  public:
+    int64_t size() const { return (int64_t)all_.size() - dropped_; }
+    bool empty() const { return size() == 0; }
+    int64_t first() const { return all_[dropped_]; }
+    int64_t last(int64_t back = 0) const { return all_[all_.size() - 1 - back]; }
+    auto begin() const { return all_.begin() + dropped_; }
+    auto end() const { return all_.end(); }
+
+    void push(int64_t position) { all_.push_back(position); }
+
+    void drop_first() {
+        dropped_++;
+        if (2 * dropped_ <= (int64_t)all_.size()) return;
+        all_ = std::vector<int64_t>(begin(), end());
+        dropped_ = 0;
+    }
+
+  private:
+    std::vector<int64_t> all_;
+    int64_t dropped_ = 0;
+};
 
 struct Fork;
 
 // A context: the positions of tokens that followed it while they are all the same token, or a fork.
 struct Entry {
-    std::vector<int64_t> positions;
+    Positions positions;
     std::unique_ptr<Fork> fork;
 };
 
-using Branches = std::unordered_map<int32_t, Entry>;
+using Branches = ByToken<Entry>;
 
 struct Fork {
     int32_t best;
     int64_t total;
-    std::unordered_map<int32_t, int64_t> counts;
+    ByToken<int64_t> counts;
     Branches longer;
 
     Fork(int32_t token, int64_t count) : best(token), total(count), counts{{token, count}} {}
@@ -47,8 +86,9 @@ struct Fork {
 
     // Returns how many followers there are fewer than before.
     int64_t discount(int32_t token) {
-        total--;
         auto found = counts.find(token);
+        if (found == counts.end()) return 0;
+        total--;
         int64_t count = --found->second, fewer = count == 0;
         if (fewer) counts.erase(found);
         if (token != best || counts.empty()) return fewer;
@@ -71,7 +111,7 @@ class Trie {
   public:
     explicit Trie(int64_t max_context) : max_context_(max_context) {}
 
-    int64_t size() const { return (int64_t)text_.size(); }
+    int64_t size() const { return (int64_t)text_.size() - forgotten_; }
 
     int64_t bytes() const { return kEmptyBytes + entry_bytes_ + kTokenBytes * size(); }
 
@@ -82,13 +122,13 @@ class Trie {
 
     void append(int32_t token) {
         Branches* branches = &root_;
-        int64_t end = size();
+        int64_t end = (int64_t)text_.size();
         text_.push_back(token);
         for (int64_t i = end - 1; i >= 0 && i >= end - max_context_; i--) {
             if (text_[i] == kBoundary) return;
             Entry& entry = (*branches)[text_[i]];
             if (!entry.fork) {
-                if (entry.positions.empty() || at(entry.positions[0]) == token) {
+                if (entry.positions.empty() || at(entry.positions.first()) == token) {
                     add(entry, base_ + end);
                     return;
                 }
@@ -101,11 +141,12 @@ class Trie {
 
     // Takes out the oldest text, which began with `context` tokens and grew by `counted`.
     void forget(int64_t context, int64_t counted) {
-        int64_t first = base_ + 1 + context;
+        int64_t first = base_ + forgotten_ + 1 + context;
         for (int64_t position = first; position < first + counted; position++) remove(position);
-        text_.erase(text_.begin(), text_.begin() + 1 + context + counted);
-        base_ = first + counted;
-        if (text_.capacity() > 4 * text_.size()) text_.shrink_to_fit();
+        forgotten_ += 1 + context + counted;
+        if (2 * forgotten_ <= (int64_t)text_.size()) return;
+        text_ = std::vector<int32_t>(text_.begin() + forgotten_, text_.end());
+        base_ += forgotten_, forgotten_ = 0;
     }
 
     int64_t draft(const int32_t* context, int64_t count, int64_t length, double floor,
@@ -133,7 +174,8 @@ class Trie {
     int64_t entry_bytes_ = 0;
     Branches root_;
     std::vector<int32_t> text_;
-    int64_t base_ = 0;  // position of text_[0]: the text before it was forgotten
+    int64_t base_ = 0;       // position of text_[0]: what was before it is freed
+    int64_t forgotten_ = 0;  // tokens at the start of text_ that are in no context any more
 
     int32_t at(int64_t position) const {
         return position < base_ ? kBoundary : text_[position - base_];
@@ -141,16 +183,15 @@ class Trie {
 
     void add(Entry& entry, int64_t position) {
         entry_bytes_ += entry.positions.empty() ? kLeafBytes : kPointerBytes;
-        entry.positions.push_back(position);
+        entry.positions.push(position);
     }
 
     // Makes a context of `depth` tokens a fork; the contexts one token longer get its occurrences.
     void split(Entry& entry, int64_t depth) {
-        std::vector<int64_t> positions = std::move(entry.positions);
-        entry.positions = {};
+        Positions positions = std::exchange(entry.positions, {});
         entry_bytes_ += kForkBytes + kFollowerBytes;
-        entry_bytes_ -= kPointerBytes * ((int64_t)positions.size() - 1);
-        entry.fork = std::make_unique<Fork>(at(positions[0]), (int64_t)positions.size());
+        entry_bytes_ -= kPointerBytes * (positions.size() - 1);
+        entry.fork = std::make_unique<Fork>(at(positions.first()), positions.size());
         if (depth >= max_context_) return;
         for (int64_t position : positions) {
             int32_t nearest = at(position - depth - 1);
@@ -166,10 +207,11 @@ class Trie {
         for (int64_t i = end - 1; i >= 0 && i >= end - max_context_; i--) {
             if (text_[i] == kBoundary) return;
             auto found = branches->find(text_[i]);
+            if (found == branches->end()) return;
             Entry& entry = found->second;
             Fork* fork = entry.fork.get();
             if (!fork) {
-                entry.positions.erase(entry.positions.begin());  // the oldest comes first
+                entry.positions.drop_first();  // the oldest
                 entry_bytes_ -= entry.positions.empty() ? kLeafBytes : kPointerBytes;
                 if (entry.positions.empty()) branches->erase(found);
                 return;
@@ -201,11 +243,11 @@ class Trie {
 
     // How many tokens before the best of the latest positions agree with the window: up to
     // max_context, since what agrees for longer is as good as certain.
-    int64_t agreeing(const std::vector<int32_t>& window, const std::vector<int64_t>& from) const {
+    int64_t agreeing(const std::vector<int32_t>& window, const Positions& from) const {
         int64_t end = (int64_t)window.size(), enough = std::min(end, max_context_), best = 0;
-        int64_t compared = std::min<int64_t>(kCompared, from.size());
-        for (int64_t back = 1; back <= compared && best < enough; back++) {
-            int64_t position = from[from.size() - back], length = 0;
+        int64_t compared = std::min(kCompared, from.size());
+        for (int64_t back = 0; back < compared && best < enough; back++) {
+            int64_t position = from.last(back), length = 0;
             while (length < enough && at(position - 1 - length) == window[end - 1 - length])
                 length++;
             best = std::max(best, length);
@@ -221,8 +263,8 @@ class Trie {
             found = {fork->best, fork->counts.at(fork->best), fork->total, depth, -1};
             return true;
         }
-        const std::vector<int64_t>& positions = entry->positions;
-        int64_t last = positions.back(), count = (int64_t)positions.size();
+        const Positions& positions = entry->positions;
+        int64_t last = positions.last(), count = positions.size();
         bool follows = source >= 0 && last == source + 1;
         found = {at(last), count, count, follows ? match + 1 : agreeing(window, positions), last};
         return true;
