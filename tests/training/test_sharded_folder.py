@@ -13,7 +13,9 @@ from safetensors.torch import load_file
 
 from paceline.training.run import prepare
 from paceline.training.workers import Workers
+from tests.training.foreign import save_foreign, write_random_set
 from tests.training.runs import alike, arguments, change_features, config
+from tests.training.test_quantised_targets import SERVED, checkpoints
 
 STEPS = 8
 # Three texts of each set are evaluated, so that the shares of two processes differ.
@@ -74,3 +76,36 @@ def test_a_run_reads_what_another_wrote_and_computes_the_rest(target, trainset, 
         change_features(path)
     spread(target, trainset, tmp_path, "changed")
     assert not alike(drafter(tmp_path, "first"), drafter(tmp_path, "changed"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [
+        ("qwen3_moe", None),
+        ("qwen3_moe", "fp8"),
+        ("qwen3_moe", "int4"),
+        ("gpt_oss", "mxfp4"),
+        (SERVED, "int8"),
+    ],
+)
+def test_experts_and_quantised_weights_are_spread(family, kind, tmp_path):
+    """Two processes write what one computes, and a run learns from it."""
+    if kind is None:
+        (model := tmp_path / "plain").mkdir()
+        save_foreign(model, family)
+    else:
+        _, model, _ = checkpoints(tmp_path, kind, family)
+    dataset, folder = write_random_set(tmp_path / "set", model), tmp_path / "features"
+    spread(model, dataset, tmp_path, "writer", "--features-only")
+    settings = config(
+        model, dataset, tmp_path / "alone", steps=STEPS, mix={"ce": 0.5, "kl": 0.5},
+        eval_texts=3, target_engine="transformers", features_folder=str(folder),
+    )  # fmt: skip
+    trainer = prepare(settings, Workers("cpu"))
+    texts = trainer.texts_to_read()
+    for text, seen in zip(texts, trainer.target._compute(texts), strict=True):
+        written = trainer.target.folder.read(text)
+        torch.testing.assert_close(written.features, seen.features)
+    spread(model, dataset, tmp_path, "run")
+    assert drafter(tmp_path, "run")

@@ -74,7 +74,11 @@ class TransformersModel:
 
         What was read from the checkpoint is mapped, so that no process holds more than its share of
         the layers and the one that computes, where the checkpoint has the numbers of this dtype.
+        compressed-tensors are restored before, as a whole in each process.
         """
+        stored = getattr(self.module.config, "quantization_config", None)
+        if stored is not None and stored.quant_method == "compressed-tensors":
+            _restore(self.module)
         mesh = init_device_mesh(torch.device(workers.device).type, (workers.count,))
         for layer in self.layers:
             fully_shard(layer, mesh=mesh, reshard_after_forward=True)
@@ -250,6 +254,16 @@ def load_causal_model(target: AnyTarget, dtype: torch.dtype, device: str | None)
         raise ModelError(f"{target.name}: its files lack {len(missing)} tensors: {missing[0]}…")
     model = model.eval().requires_grad_(False)
     return model if device is None or "device_map" in options else model.to(device)
+
+
+@torch.no_grad()
+def _restore(module: nn.Module) -> None:
+    """Restore compressed-tensors now: transformers does so in the first forward, by exchanging
+    parameters, which those of spread layers cannot be."""
+    from compressed_tensors.offload import remove_dispatch
+
+    module(torch.zeros(1, 2, dtype=torch.long), use_cache=False)
+    remove_dispatch(module)
 
 
 def model_class(folder: Path, name: str) -> Any:
