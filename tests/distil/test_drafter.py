@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from paceline.cli import main
 from paceline.core import InvalidRequest
 from paceline.dataset.training_set import read_manifest, write_manifest
 from paceline.distil.config import DistilConfig
-from paceline.distil.run import distil
+from paceline.distil.run import distil, origin
 from paceline.models.any_target import read_target
 from paceline.models.loader import identity, tokenizer_digest
 from paceline.synth.app import load_app
@@ -79,11 +80,12 @@ def test_one_command_makes_a_student_and_its_drafter(
     record = json.loads((drafter / "provenance.json").read_text())
     assert record["target"]["weights_sha256"] == student["weights_sha256"]
     assert record["data"]["answers"]["digest"] == answers.digest
-    origin = json.loads((out / "student" / "distilled.json").read_text())
-    assert record["origin"] == origin
-    assert origin["student"] == {"name": "b", "weights_sha256": before["weights_sha256"]}
-    assert origin["teachers"] == ["a"] and origin["objective"] == "hard" and origin["steps"] == 2
-    assert origin["sets"] == {"set": read_manifest(made["set"]).digest}
+    stated = json.loads((out / "student" / "distilled.json").read_text())
+    assert record["origin"] == stated
+    assert stated["student"] == {"name": "b", "weights_sha256": before["weights_sha256"]}
+    assert stated["teachers"] == ["a"] and stated["objective"] == "hard" and stated["steps"] == 2
+    assert stated["sets"] == {"set": read_manifest(made["set"]).digest}
+    assert stated["user_data"] == [], "the set is of no users"
     card = (drafter / "README.md").read_text()
     assert f"distilled by `paceline distil` from b (SHA-256 `{before['weights_sha256']}`)" in card
     assert "on what a answered in set." in card
@@ -91,6 +93,20 @@ def test_one_command_makes_a_student_and_its_drafter(
     assert main(command) == 0
     assert (drafter / "model.safetensors").read_bytes() == weights
     assert read_manifest(out / "answers").digest == answers.digest
+
+
+def test_a_student_says_which_sets_are_of_users(made: dict[str, Path], tmp_path: Path) -> None:
+    """Also those that the model before was distilled from."""
+    before = shutil.copytree(made["small"], tmp_path / "b")
+    manifest = read_manifest(made["set"])
+    manifests = {"shop": manifest, "logs": manifest.model_copy(update={"user_data": True})}
+    config: Any = SimpleNamespace(objective="hard", seed=0, total_steps=lambda texts: 2)
+    for earlier, said in (({}, ["logs"]), ({"user_data": ["chats"]}, ["chats", "logs"])):
+        (before / "distilled.json").write_text(json.dumps(earlier))
+        inputs: Any = SimpleNamespace(
+            student=read_target(str(before)), teachers=["a"], manifests=manifests, train=[]
+        )
+        assert origin(config, inputs)["user_data"] == said
 
 
 def test_a_drafter_of_another_target_says_no_origin(made: dict[str, Path], tmp_path: Path) -> None:

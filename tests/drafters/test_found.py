@@ -89,6 +89,21 @@ def test_a_target_on_this_machine_is_known_by_its_weights(model: Path, tmp_path:
     assert found_for(model, runs) == [ours]
 
 
+def test_a_copy_of_a_model_gets_the_drafter_that_is_shipped_for_it(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = tmp_path / "shipped" / "smollm2-135m"
+    shipped.mkdir(parents=True)
+    facts = {"target": identity(load_model(str(model))), "data": {}}
+    (shipped / "provenance.json").write_text(json.dumps(facts))
+    monkeypatch.setattr("paceline.drafters.shipped.FOLDERS", tmp_path / "shipped")
+    copy = shutil.copytree(model, tmp_path / "a copy")
+    (found,) = find_drafters(target_name(str(copy)), [])
+    assert (found.drafter, found.source, found.same_weights) == ("smollm2-135m", "shipped", True)
+    save_model(copy, seed=1)
+    assert find_drafters(target_name(str(copy)), []) == [], "other weights"
+
+
 def test_other_weights_of_the_same_name_are_told_and_come_last(model: Path, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     save_model(model, seed=1)

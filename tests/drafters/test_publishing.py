@@ -126,6 +126,11 @@ def test_weights_that_users_have_taught_are_not_published_by_mistake(drafter: Pa
         with pytest.raises(InvalidRequest, match="--user-data; general is what users said"):
             check_publishable(drafter, REPOSITORY)
         check_publishable(drafter, REPOSITORY, user_data=True)
+    of_users = {"origin": {"sets": {"general": "ab12"}, "user_data": ["general"]}}
+    provenance.write_text(json.dumps(facts | of_users))  # its target was distilled from them
+    with pytest.raises(InvalidRequest, match="--user-data; general is what users said"):
+        check_publishable(drafter, REPOSITORY)
+    check_publishable(drafter, REPOSITORY, user_data=True)
     provenance.write_text(json.dumps({**facts, "data": None}))
     with pytest.raises(ModelError, match="data must say which sets"):
         check_publishable(drafter, REPOSITORY)

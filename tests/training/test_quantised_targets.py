@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,8 @@ from paceline.core import ModelError
 from paceline.models.any_target import read_target
 from paceline.training.run import train
 from paceline.training.transformers_target import TransformersModel, TransformersTarget
+from paceline.training.vllm_target import VLLMModel
+from paceline.training.written_target import ShownTarget
 from tests.engine.tiny import save_tiny
 from tests.training.foreign import save_foreign, write_random_set
 from tests.training.quantised import quantised
@@ -35,12 +39,13 @@ CASES = [
 ]
 
 
-def checkpoints(folder: Path, kind: str, family: str) -> tuple[Path, Path, Path]:
-    """Write a tiny checkpoint, its quantised copy and the weights which that stands for."""
+def checkpoints(folder: Path, kind: str, family: str, **changes: int) -> tuple[Path, Path, Path]:
+    """Write a tiny checkpoint, its quantised copy and the weights which that stands for; `changes`
+    are sizes of a family that our engine serves."""
     plain = folder / "plain"
     plain.mkdir()
     if family == SERVED:
-        save_tiny(plain, num_layers=4)
+        save_tiny(plain, num_layers=4, **changes)
         stated = json.loads((plain / "config.json").read_text())
         (plain / "config.json").write_text(json.dumps(stated | {"model_type": "qwen2"}))
     else:
@@ -108,6 +113,22 @@ def test_a_run_says_why_transformers_computes_it(tmp_path):
     assert "transformers computes quantised, since this engine does not: config.json" in told[0]
     assert "quantization_config (fp8) is not supported" in told[0]
     assert result.drafter is not None, result.why
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif("PACELINE_VLLM_PYTHON" not in os.environ, reason="needs PACELINE_VLLM_PYTHON")
+def test_vllm_computes_quantised_weights_with_the_options_of_a_server(tmp_path):
+    """int8 with inputs, which vLLM multiplies on a CPU, as near to transformers as bfloat16 is."""
+    sizes = {"hidden_size": 128, "intermediate_size": 256, "num_heads": 4, "num_kv_heads": 2}
+    _, small, _ = checkpoints(tmp_path, "int8", SERVED, head_dim=32, **sizes)
+    found = read_target(str(small))
+    served = {"max_num_seqs": "4", "block_size": "32"}
+    model = VLLMModel(found, "bfloat16", None, 64, alone=True, options=served)
+    with closing(ShownTarget(model, found, LAYERS, 0)) as target:
+        seen = torch.cat([each.features for each in target.read_all(TEXTS)]).float()
+    assert distance(seen, features(small)) < 6e-2, "bfloat16, and inputs that it rounds otherwise"
+    assert distance(seen.flip(0), features(small)) > 0.5, "of other tokens"
 
 
 @pytest.mark.parametrize("copy", ["quantised", "dense"])

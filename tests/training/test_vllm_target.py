@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -265,9 +266,36 @@ open({str(number)!r}, "w").write(str(forked))
     assert not worker or gone(int(number.read_text()))
 
 
-def gone(process: int) -> bool:
+# What a run starts, in a process of its own that is about to be killed.
+KILLED = """
+import subprocess, sys, time
+from paceline.training.vllm_target import SCRIPT
+subprocess.Popen([sys.executable, str(SCRIPT)], stdin=subprocess.PIPE, start_new_session=True)
+time.sleep(600)
+"""
+
+
+def test_vllm_ends_with_a_run_that_is_killed(tmp_path):
+    """Also while it loads, when it reads nothing. Nobody else would end it."""
+    number = tmp_path / "number"
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "__init__.py").write_text(
+        f"import os, time\nopen({str(number)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    with subprocess.Popen([sys.executable, "-c", KILLED], env=environment) as run:
+        while not (number.exists() and number.read_text()):
+            assert run.poll() is None
+            time.sleep(0.05)
+        loading = int(number.read_text())
+        assert not gone(loading, seconds=2), "nothing ends it while the run goes on"
+        run.kill()
+    assert gone(loading)
+
+
+def gone(process: int, seconds: float = 10) -> bool:
     """Return whether a process ends within seconds; one that nobody waited for has ended."""
-    for _ in range(100):
+    for _ in range(round(10 * seconds)):
         try:
             state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
         except FileNotFoundError:

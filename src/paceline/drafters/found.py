@@ -14,7 +14,7 @@ from paceline.drafters.published import PUBLISHED
 from paceline.drafters.shipped import PROVENANCE, shipped_folder
 from paceline.models.catalog import CATALOGUE, canonical, spellings
 from paceline.models.json_files import read_json
-from paceline.models.loader import weights_digest
+from paceline.models.loader import tokenizer_digest, weights_digest
 from paceline.models.on_disk import local_folder
 
 WEIGHTS = "weights_sha256"  # of the target, in a provenance
@@ -55,13 +55,33 @@ def find_drafters(target: str, runs: Sequence[Path]) -> list[FoundDrafter]:
     are on this machine and the drafter says what it was trained for; else by the target's name.
     Drafters for other weights of this name come last.
     """
-    shipped = shipped_folder(target) if target in CATALOGUE else None
-    found = [] if shipped is None else [FoundDrafter(target, "shipped", "comes with Paceline")]
-    found += _trained(target, runs)
+    found = [*_shipped(target), *_trained(target, runs)]
     hub_id = CATALOGUE[target].hub_id if target in CATALOGUE else target
     public = [each for each in PUBLISHED if each.target == hub_id]
     found += [FoundDrafter(each.drafter, "published", each.note) for each in public]
     return sorted(found, key=lambda each: each.same_weights is False)
+
+
+def _shipped(target: str) -> Iterator[FoundDrafter]:
+    if target in CATALOGUE:
+        if shipped_folder(target) is not None:
+            yield FoundDrafter(target, "shipped", "comes with Paceline")
+        return
+    path = local_path(target, "target")
+    for name in CATALOGUE:
+        folder = shipped_folder(name)
+        if folder is not None and path.is_dir() and _made_for(folder, path):
+            yield FoundDrafter(name, "shipped", "comes with Paceline, for these weights", True)
+
+
+def _made_for(folder: Path, target: Path) -> bool:
+    """Return whether the drafter in a folder was trained for the weights of the model in another.
+    Those are read only where the tokenizer is the same."""
+    stated = _target_of(read_json(folder / PROVENANCE))
+    with suppress(ModelError, OSError):
+        if tokenizer_digest(target) == stated.get("tokenizer_sha256"):
+            return weights_digest(target) == stated.get(WEIGHTS)
+    return False
 
 
 def _trained(target: str, runs: Sequence[Path]) -> Iterator[FoundDrafter]:

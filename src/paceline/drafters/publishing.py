@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from paceline.core import InvalidRequest, ModelError
+from paceline.core.config_fields import ConfigFields
 from paceline.drafters.found import learnt_sets
 from paceline.drafters.shipped import PROVENANCE
 from paceline.models.hub import HUB_ID
@@ -18,15 +19,17 @@ FILES = (CARD, "config.json", "model.safetensors", "paceline.json", PROVENANCE)
 
 def check_publishable(folder: Path, repo_id: str, *, user_data: bool = False) -> None:
     """Raise InvalidRequest for a folder that `paceline train` has not written whole, for a word
-    that is no hub id, and for weights that have learnt from what users said, unless `user_data`
-    says that these may be published."""
+    that is no hub id, and for weights that have learnt from what users said, or whose target was
+    distilled from that, unless `user_data` says that these may be published."""
     if missing := [name for name in FILES if not (folder / name).is_file()]:
         expected = f"the drafter of a training run; {', '.join(missing)} is missing"
         raise InvalidRequest("drafter", str(folder), expected)
     if not HUB_ID.fullmatch(repo_id):
         raise InvalidRequest("repository", repo_id, 'a hub id, as "org/name"')
-    private = [name for name, fact in learnt_sets(read_json(folder / PROVENANCE))
-               if fact.get("user_data")]  # fmt: skip
+    record = read_json(folder / PROVENANCE)
+    private = [name for name, fact in learnt_sets(record) if fact.get("user_data")]
+    distilled = ConfigFields(record, PROVENANCE).section("origin", "origin.")
+    private += distilled.words("user_data")
     if private and not user_data:
         expected = (
             f"a drafter that has learnt nothing from users, or --user-data; {', '.join(private)} "

@@ -125,7 +125,7 @@ def _attend(
 
 
 def attention_over(pack: Pack, form: str = "auto") -> Attend:
-    """Return the form of a name: padded, flex, or with auto the one that was measured on the
+    """Return the form of a name: padded, flex, or with auto the one that is usual on the
     device of the pack."""
     if form == "flex":
         return FlexAttention(pack)

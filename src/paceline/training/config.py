@@ -213,7 +213,7 @@ class TrainConfig:
     compile: bool = about("compile the drafter's layers with torch.compile", False)
     attention: Literal["auto", "padded", "flex"] = about(
         "form of the drafter's attention: padded texts, or flex on CUDA, without scores in memory; "
-        "auto takes what was measured",
+        "auto is padded on CUDA, and one text after the other on a CPU",
         "auto",
     )
     seed: Annotated[int, Between(0, (1 << 63) - 1)] = about("decides weights, order and anchors", 0)

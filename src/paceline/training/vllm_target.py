@@ -25,7 +25,7 @@ from paceline.models.any_target import AnyTarget
 from paceline.training.packs import Text
 from paceline.training.written_target import ends
 
-SCRIPT = Path(__file__).with_name("in_vllm") / "paceline_features.py"
+SCRIPT = Path(__file__).with_name("in_vllm") / "start.py"
 VARIABLE = "PACELINE_VLLM_PYTHON"
 LOG_LINES = 12  # of vLLM's log, in the message that tells of its end
 PATIENCE_SECONDS = 30.0  # for a process that is to end

@@ -1,4 +1,4 @@
-"""Features of texts, computed by vLLM, whose Python runs this file: it imports nothing of Paceline.
+"""Features of texts, computed by vLLM, whose Python runs this: it imports nothing of Paceline.
 
 The first line on stdin is an object: `model` (a folder), `dtype`, `layers` (ascending, from 0),
 `longest` (tokens of the longest text), `devices` (that share each layer), `options` (further ones
@@ -114,7 +114,3 @@ def main():
     with contextlib.suppress(BrokenPipeError):  # whoever asked has ended
         answer(llm, sys.stdin, answers)
     shutil.rmtree(job["folder"], ignore_errors=True)
-
-
-if __name__ == "__main__":
-    main()
