@@ -17,12 +17,12 @@ from paceline.training.config import TrainConfig
 from paceline.training.cost import StepCosts, drafter_operations, head_operations
 from paceline.training.data import Order, frequent_tokens
 from paceline.training.evaluation import BlockTally, walk
-from paceline.training.run import prepare
+from paceline.training.run import prepare, train
 from paceline.training.shape import mask_token, tapped_layers
 from paceline.training.trackers import JsonLines, open_trackers
 from paceline.training.workers import Workers
 from tests.engine.tiny import byte_tokenizer
-from tests.training.runs import STEP, config
+from tests.training.runs import STEP, config, losses, quiet
 from tests.training.twins import random_text
 
 
@@ -180,6 +180,16 @@ def test_a_phase_at_the_peak_has_a_share_of_one():
     costs.phases["drafter"], costs.operations["drafter"] = 2.0, 6.0
     numbers = costs.numbers()
     assert numbers["peak_share/drafter"] == 1.0 and numbers["ms/drafter"] == 500.0
+
+
+def test_slow_steps_are_told_one_by_one(target, trainset, tmp_path, monkeypatch):
+    """Ten of them may take minutes."""
+    settings = config(target, trainset, tmp_path / "quick", steps=4)
+    train(settings, quiet)
+    assert list(losses(tmp_path / "quick")) == [4], "the last one"
+    monkeypatch.setattr("paceline.training.trainer.SILENCE", 0.0)
+    train(config(target, trainset, tmp_path / "slow", steps=4), quiet)
+    assert list(losses(tmp_path / "slow")) == [1, 2, 3, 4]
 
 
 def test_a_resumed_log_drops_what_will_be_written_again(tmp_path):

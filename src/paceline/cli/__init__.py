@@ -61,7 +61,7 @@ from paceline.cli.profile import ProfileCommand
 from paceline.cli.roofline import FitCommand, MeasureCommand
 from paceline.cli.serve import ServeCommand, UiCommand
 from paceline.cli.synth import SynthCommand
-from paceline.cli.traces import PurgeCommand, TracesCommand
+from paceline.cli.traces import PurgeCommand, TracesCommand, TraceSetCommand
 from paceline.cli.train import TrainCommand
 from paceline.cli.tune import TuneCommand
 from paceline.cli.watch import WatchCommand
@@ -154,8 +154,8 @@ JOBS: dict[str, tuple[str, dict[str, type[Command]]]] = {
     ),
     "traces": (
         "show what `serve --traces` captured: acceptance and speed by cohort and day, or by SQL "
-        "(show); delete from it (purge)",
-        {"show": TracesCommand, "purge": PurgeCommand},
+        "(show); delete from it (purge); make a training set of it (set)",
+        {"show": TracesCommand, "purge": PurgeCommand, "set": TraceSetCommand},
     ),
 }
 # the job that is meant where a value stands in its place: `paceline traces FOLDER`

@@ -69,6 +69,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "paceline traces ./traces --sql 'SELECT finish, count(*) FROM requests GROUP BY finish'",
     ),
     "traces purge": ("paceline traces purge ./traces --key team-a",),
+    "traces set": ("paceline traces set ./traces sets/shop --app shop",),
     "audit": (
         "paceline audit http://127.0.0.1:8000 --plan",
         "paceline audit http://127.0.0.1:8000 --reference http://127.0.0.1:8001 --strict",

@@ -13,6 +13,7 @@ from pydantic import Strict
 from rich.console import Console
 
 from paceline.cli.option import Argument
+from paceline.cli.options import DEFAULTS, MODEL_HELP, ModelOption
 from paceline.cli.show import plain_table
 from paceline.core import InvalidRequest
 from paceline.core.cohorts import PARTS
@@ -22,8 +23,10 @@ from paceline.core.field_types import Between, Flag, OneOf
 
 if TYPE_CHECKING:
     from paceline.dataset.traces.query import QueryResult
+    from paceline.drafters.corpus_folder import CorpusAnswer
 
 BY = ("cohort", "day", "drafter")
+SPLITS = ("train", "held_out")  # of a set of answers
 FOLDER_HELP = "the folder that `paceline serve --traces` writes"
 Folder = Annotated[Path, Strict(False), Argument(positional=True, metavar="FOLDER")]
 Days = Annotated[float, Between(0, open=True), Flag(metavar="DAYS")]
@@ -112,6 +115,86 @@ class PurgeCommand:
             f"and {purged.files} files"
         )
         return 0
+
+
+@checked
+class TraceSetCommand:
+    """Write the answers of traces that may be learnt as a training set.
+
+    `paceline train` makes a drafter of it, and `paceline distil` a smaller model. The latest
+    answers are held out. The set holds what users were told: it is marked so, nobody deletes it
+    when its answers expire, and it has to be removed after --kept DAYS.
+    """
+
+    folder: Folder = about(FOLDER_HELP)
+    out: Annotated[Path, Strict(False), Argument(positional=True, metavar="OUT")] = about(
+        "folder of the set, which must not be there"
+    )
+    model: ModelOption = about(f"the target that answered: {MODEL_HELP}", DEFAULTS.model)
+    app: str | None = about("only answers of this app", None, "all apps")
+    key: str | None = about(
+        "take also what only drafters and models of this API key may learn, by its name", None
+    )
+    schema: Annotated[Path, Strict(False)] | None = about(
+        "file of the JSON schema that bound the answers", None, "they were free"
+    )
+    held_out: Annotated[float, Between(0, 1, open=True)] = about("share that is held out", 0.1)
+    least_answers: Annotated[int, Between(2)] = about("answers without which no set is made", 200)
+    most_tokens: Annotated[int, Between(1)] = about("most tokens, of the newest", 4_000_000)
+    kept: Days = about(
+        "days that you keep the set: answers that have to be forgotten before are left out", 7.0
+    )
+
+    def run(self) -> int:
+        from paceline.autospec.answer_set import SOURCE, SetLimits, write_answer_set
+        from paceline.autospec.answers import traced_answer
+        from paceline.autospec.store.records import TargetIdentity
+        from paceline.dataset.traces.reader import Selection, read_tokens
+        from paceline.dataset.training_set import Binding
+        from paceline.models.any_target import read_target
+        from paceline.models.loader import identity
+
+        if self.out.exists():
+            raise InvalidRequest("out", str(self.out), "a folder that is not there yet")
+        bound = None
+        if self.schema is not None:
+            value = _schema(self.schema)
+            bound = Binding(kind="json_schema", value=value, sources=(SOURCE,))
+        found = read_target(self.model)
+        made = identity(found)
+        whose = {"model": made["name"]} | ({} if self.app is None else {"app": self.app})
+        traces = read_tokens(self.folder, Selection(cohort=whose), for_key=self.key)
+        answers = sorted(map(traced_answer, traces), key=lambda answer: answer.time)
+        size, largest = found.shape.vocab_size, max(map(_largest, answers), default=0)
+        if largest >= size:
+            told = f"the model that answered: token id {largest} is beyond its vocabulary of {size}"
+            raise InvalidRequest("model", self.model, told)
+        target = TargetIdentity(
+            made["name"], made["weights_sha256"], made["tokenizer_sha256"], made["template"]
+        )
+        until = time.time() + 86400 * self.kept
+        limits = SetLimits(self.held_out, self.least_answers, self.most_tokens, until)
+        name = self.app or "all requests"
+        made_set = write_answer_set(self.out, answers, target, name, limits, bound)
+        left_out = sum(number for why, number in made_set.counts.items() if why != "read")
+        rows = ", ".join(f"{split} {sum(s.rows for s in made_set.of(split))}" for split in SPLITS)
+        print(f"{self.out}: {rows}; left out {left_out} of {made_set.counts['read']} answers")
+        return 0
+
+
+def _largest(answer: CorpusAnswer) -> int:
+    return max((*answer.prompt_ids, *answer.output_ids), default=0)
+
+
+def _schema(path: Path) -> str:
+    """Return the text of a JSON schema. Raises InvalidRequest for a file that holds none."""
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidRequest("schema", str(path), f"a file with a JSON schema ({error})") from error
+    if not isinstance(value, dict):
+        raise InvalidRequest("schema", str(path), "a file with a JSON schema, an object")
+    return json.dumps(value)
 
 
 def _table(result: QueryResult, *, whole: bool) -> Any:

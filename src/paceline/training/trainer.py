@@ -42,6 +42,7 @@ from paceline.training.target import TrainingTarget
 from paceline.training.workers import Workers
 
 LOG_EVERY = 10  # steps
+SILENCE = 30.0  # seconds of training after which a step is logged in any case
 QUARTER = 4  # one of so many packs compares the weights with their average
 Log = Callable[[int, dict[str, float]], None]  # takes a step and its numbers
 
@@ -75,6 +76,7 @@ class Trainer:
         self._speedup = 1.0  # that drafts would have brought in the last step, for expected_speedup
         self._earlier, self._began = 0.0, time.monotonic()
         self._stopping = False
+        self._decided = self._logged = 0.0  # seconds of the run, the same in all processes
 
     @property
     def seconds(self) -> float:
@@ -103,6 +105,7 @@ class Trainer:
         self.schedule.restore(state["schedule"])
         self._speedup = state.get("speedup", 1.0)
         self.step, self._earlier = state["step"], state["seconds"]
+        self._logged = self._earlier
         self.schedule.check(self.step, self._earlier)
         return True
 
@@ -119,7 +122,8 @@ class Trainer:
         while not self._over and self._decide(log):
             self.take_step()
             last = self.step == self.schedule.end
-            if self.step % LOG_EVERY == 0 or last:
+            if self.step % LOG_EVERY == 0 or last or self._decided - self._logged >= SILENCE:
+                self._logged = self._decided
                 log(self.step, self.numbers())
             evaluated = self.step % self.config.eval_every == 0 or last
             best = evaluated and self._evaluate(log)
@@ -160,6 +164,7 @@ class Trainer:
         before = self.schedule.saved()
         facts = torch.tensor([self.seconds, float(self._stopping)], dtype=torch.float64)
         seconds, stopping = self.workers.sum(facts * self.workers.first).tolist()
+        self._decided = seconds
         if stopping and self.schedule.decaying:
             self._save()
             return False

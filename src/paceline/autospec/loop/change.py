@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from paceline.autospec.answer_set import held_out
 from paceline.autospec.canary import CanaryAction, advanced, begun, judge, observed
 from paceline.autospec.jobs import JobState
-from paceline.autospec.loop.corpora import CORPORA, held_out, made_corpus, spec_with
+from paceline.autospec.loop.corpora import CORPORA, made_corpus, spec_with
 from paceline.autospec.loop.journal import ChangeOrigin, ChangeRecord, ChangeStage, LoopJournal
 from paceline.autospec.loop.observe import CanaryArms, TraceFolder
 from paceline.autospec.loop.reconcile import NotLoaded

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from paceline.autospec.answer_set import held_out
 from paceline.autospec.corpus import CorpusPlan, build_corpus
 from paceline.autospec.policy import CorpusPolicy
 from paceline.autospec.store import ALL, DrafterVersion, TargetIdentity
@@ -18,15 +19,6 @@ CORPORA = "corpora"  # folder of the store in which corpora are built, a folder 
 DAY = 86400.0
 SHORTEST_DAYS = 1 / 24  # of a corpus: one that expires sooner is not worth a canary
 LOOKING_UP = ("suffix", "hybrid")  # kinds of drafters that draft from a corpus
-
-
-def held_out(
-    answers: Sequence[CorpusAnswer], share: float
-) -> tuple[Sequence[CorpusAnswer], Sequence[CorpusAnswer]]:
-    """Return the answers that a drafter learns from, and the later ones, a `share` of all, that it
-    is scored on."""
-    place = len(answers) - round(share * len(answers))
-    return answers[:place], answers[place:]
 
 
 def lifetime_of(answers: Sequence[CorpusAnswer], policy: CorpusPolicy, now: float) -> float:

@@ -9,36 +9,24 @@ import itertools
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 
+from paceline.autospec.answer_set import SetLimits, write_answer_set
 from paceline.autospec.jobs import JobRecord, JobRunner, JobTemplate
-from paceline.autospec.loop.corpora import expiry, held_out
+from paceline.autospec.loop.corpora import expiry
 from paceline.autospec.policy import TrainingPolicy
 from paceline.autospec.store import ALL, DrafterStore, DrafterVersion, TargetIdentity
 from paceline.autospec.store.records import CORPUS, NETWORK
 from paceline.core import InvalidRequest
-from paceline.core.cache import make_folder
 from paceline.core.cohorts import Cohort
 from paceline.core.names import local_path
 from paceline.core.spec_line import SpecLine
-from paceline.dataset.training_set import (
-    Manifest,
-    Split,
-    TrainingRow,
-    read_manifest,
-    read_rows,
-    write_manifest,
-    write_shard,
-)
+from paceline.dataset.training_set import read_manifest, read_rows
 from paceline.drafters.corpus_folder import CorpusAnswer
 
 SETS = "training"  # folder of the store in which sets lie while their jobs run
 PURPOSE = "weights of "  # how the purposes of these jobs begin; the version's name follows
-LONGEST_TEXT = 2048  # tokens, after which `paceline train` cuts a text
 EVERY_APP = "*"  # the key of a synthetic set for apps that have none of their own
-LEAST_TOKENS = 2  # of an answer that anything can be learnt from
-SHARD_ROWS = 1000
 NETWORKS = ("dflash", "hybrid")  # kinds whose network a training goes on from
 LOOKING_UP = ("suffix", "auto")  # kinds that become a hybrid with a trained network
 
@@ -89,7 +77,10 @@ class WeightsTrainer:
         plan = template.plan(values)
         if order.synthetic is None and not folder.exists():
             self._sets.mkdir(exist_ok=True, mode=0o700)
-            write_answers(folder, order, policy, now + plan.seconds + plan.queue_seconds)
+            until = now + plan.seconds + plan.queue_seconds
+            limits = SetLimits(policy.held_out, policy.least_answers, policy.most_tokens, until)
+            name = order.cohort or "all requests"
+            write_answer_set(folder, order.answers, order.target, name, limits)
         return self._jobs.start(template, PURPOSE + order.version, values)
 
     def tidy(self, training: Collection[str]) -> None:
@@ -110,88 +101,6 @@ class WeightsTrainer:
             for folder in self._sets.iterdir():  # those that a kill left unfinished among them
                 if folder.name not in needed:
                     shutil.rmtree(folder, ignore_errors=True)
-
-
-def write_answers(folder: Path, order: TrainingOrder, policy: TrainingPolicy, until: float) -> None:
-    """Write answers as a training set, whole: the latest, which a version is scored on, are held
-    out; equal ones are there once; those that have to be forgotten before `until` are left out.
-
-    Raises InvalidRequest where too few are left.
-    """
-    rows, counts = _rows(order, policy, until)
-    later = {id(answer) for answer in held_out(order.answers, policy.held_out)[1]}
-    splits: tuple[tuple[Split, list[TrainingRow]], ...] = (
-        ("train", [row for answer, row in rows if id(answer) not in later]),
-        ("held_out", [row for answer, row in rows if id(answer) in later]),
-    )
-    if len(rows) < policy.least_answers or not all(part for _, part in splits):
-        told = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in counts.items())
-        expected = f"at least {policy.least_answers} that drafters may learn from ({told})"
-        raise InvalidRequest("answers", len(rows), expected)
-
-    def fill(hidden: Path) -> None:
-        shards = [
-            write_shard(hidden, split, index, part[start : start + SHARD_ROWS])
-            for split, part in splits
-            for index, start in enumerate(range(0, len(part), SHARD_ROWS))
-        ]
-        write_manifest(hidden, _manifest(order, counts).model_copy(update={"shards": shards}))
-
-    make_folder(folder, fill)
-
-
-def _rows(
-    order: TrainingOrder, policy: TrainingPolicy, until: float
-) -> tuple[list[tuple[CorpusAnswer, TrainingRow]], dict[str, int]]:
-    """Return the answers that a set takes with their rows, the oldest first, and why others are
-    left out. Of equal answers the latest counts, so that none that is held out is learnt."""
-    counts = dict.fromkeys(("read", "expiring", "too_long", "too_short", "alike"), 0)
-    rows: dict[str, tuple[CorpusAnswer, TrainingRow]] = {}
-    tokens = 0
-    for answer in reversed(order.answers):
-        row = _row(answer)
-        counts["read"] += 1
-        if answer.expires is not None and answer.expires <= until:
-            counts["expiring"] += 1
-        elif len(row.ids) > LONGEST_TEXT:
-            counts["too_long"] += 1
-        elif row.answer_tokens < LEAST_TOKENS:
-            counts["too_short"] += 1
-        elif row.key in rows:
-            counts["alike"] += 1
-        elif (tokens := tokens + len(row.ids)) > policy.most_tokens:
-            break
-        else:
-            rows[row.key] = answer, row
-    return [*rows.values()][::-1], counts
-
-
-def _manifest(order: TrainingOrder, counts: Mapping[str, int]) -> Manifest:
-    target = order.target
-    stated = {
-        "name": target.name,
-        "weights_sha256": target.weights,
-        "tokenizer_sha256": target.tokenizer,
-        "template": target.template,
-    }
-    app = {"description": {"name": order.cohort or "all requests"}, "sources": []}
-    return Manifest(
-        target={key: value for key, value in stated.items() if value is not None},
-        app=app,
-        user_data=True,
-        counts=dict(counts),
-    )
-
-
-def _row(answer: CorpusAnswer) -> TrainingRow:
-    """Return an answer as a row. Its sampling is not known, and nobody who trains asks for it."""
-    ids = (*answer.prompt_ids, *answer.output_ids)
-    digest = blake2b(",".join(map(str, ids)).encode(), digest_size=16).hexdigest()
-    language = Cohort.parse(answer.cohort).language
-    span = len(answer.prompt_ids), len(ids)
-    return TrainingRow(
-        ids, (span,), f"traces#{digest[:8]}", "on_task", language, "", 0.0, 0, digest
-    )
 
 
 def synthetic_set(policy: TrainingPolicy, cohort: str) -> str | None:
