@@ -12,6 +12,7 @@ import pytest
 
 from paceline.cli import main
 from paceline.core import InvalidRequest
+from paceline.dataset.distilled import UNKNOWN, user_sets
 from paceline.dataset.training_set import read_manifest, write_manifest
 from paceline.distil.config import DistilConfig
 from paceline.distil.run import distil, origin
@@ -103,10 +104,18 @@ def test_a_student_says_which_sets_are_of_users(made: dict[str, Path], tmp_path:
     config: Any = SimpleNamespace(objective="hard", seed=0, total_steps=lambda texts: 2)
     for earlier, said in (({}, ["logs"]), ({"user_data": ["chats"]}, ["chats", "logs"])):
         (before / "distilled.json").write_text(json.dumps(earlier))
-        inputs: Any = SimpleNamespace(
-            student=read_target(str(before)), teachers=["a"], manifests=manifests, train=[]
-        )
-        assert origin(config, inputs)["user_data"] == said
+        models = [read_target(str(folder)) for folder in (made["small"], before)]
+        for student, teacher in (models, models[::-1], (models[1], None)):
+            inputs: Any = SimpleNamespace(
+                student=student, teacher=teacher, teachers=["a"], manifests=manifests, train=[]
+            )
+            assert origin(config, inputs)["user_data"] == said
+    (before / "distilled.json").write_text(json.dumps({"sets": {}}))
+    assert user_sets(before) == (UNKNOWN,)
+    loaded = load_app(made["app"])
+    assert not prepare(loaded, read(loaded)).manifest().user_data
+    teacher = loaded.model_copy(update={"model": str(before)})
+    assert prepare(teacher, read(teacher)).manifest().user_data, "its answers hold what it learnt"
 
 
 def test_a_drafter_of_another_target_says_no_origin(made: dict[str, Path], tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_a_smaller_model_learns_from_traces(
     options = ["--least-answers", "20", "--held-out", "0.2", "--schema", str(schema)]
     assert main([*command, *options]) == 0, capsys.readouterr()
     told = capsys.readouterr().out
-    assert told == f"{made}: train 25, held_out 5; left out 1 of 31 answers\n"
+    assert told == f"{made}: train 24, held_out 6; left out 1 of 31 answers\n"
     manifest = read_manifest(made)
     assert manifest.user_data and manifest.counts["expiring"] == 1
     assert manifest.target["name"] == "a"
@@ -75,20 +75,27 @@ def test_a_smaller_model_learns_from_traces(
     assert "step 20" in capsys.readouterr().out
 
 
-def test_what_one_key_consented_to_is_asked_for_by_its_name(
+def test_the_latest_of_what_is_kept_is_held_out(
     models: tuple[Path, Path], traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Not of all that was read: of a little, nothing would be left to learn."""
     command = ["traces", "set", str(traces), str(tmp_path / "set"), "--model", str(models[0])]
-    options = ["--least-answers", "10", "--app", "shop", "--key", "team", "--kept", "0.5"]
+    options = ["--least-answers", "5", "--app", "shop", "--most-tokens", "100", "--held-out", "0.4"]
     assert main([*command, *options]) == 0
-    assert "left out 0 of 32 answers" in capsys.readouterr().out
+    assert "train 3, held_out 2; left out 26 of 31 answers" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--app", "bank"], "answers: got 1; expected at least 200 that may be learnt (read 1"),
-        (["--app", "none"], "answers: got 0; expected at least 200 that may be learnt (read 0"),
+        (
+            ["--app", "bank"],
+            "answers: got 1; expected at least 200 that may be learnt, some of them held out (r",
+        ),
+        (
+            ["--app", "none"],
+            "answers: got 0; expected at least 200 that may be learnt, some of them held out (r",
+        ),
         (["--app", "odd"], "the model that answered: token id 70001 is beyond its vocabulary of"),
         (["--held-out", "1.5"], "held_out: got 1.5; expected"),
         (["--schema", "nowhere.json"], "schema: got 'nowhere.json'; expected a file with a JSON"),

@@ -127,10 +127,17 @@ def test_weights_that_users_have_taught_are_not_published_by_mistake(drafter: Pa
             check_publishable(drafter, REPOSITORY)
         check_publishable(drafter, REPOSITORY, user_data=True)
     of_users = {"origin": {"sets": {"general": "ab12"}, "user_data": ["general"]}}
-    provenance.write_text(json.dumps(facts | of_users))  # its target was distilled from them
-    with pytest.raises(InvalidRequest, match="--user-data; general is what users said"):
+    begun = {"name": "first", "made": {"init": None, "data": facts["data"], **of_users}}
+    for told in ({**facts, **of_users}, {**facts, "init": begun}):  # its target, or one before
+        provenance.write_text(json.dumps(told))
+        with pytest.raises(InvalidRequest, match="--user-data; general is what users said"):
+            check_publishable(drafter, REPOSITORY)
+        check_publishable(drafter, REPOSITORY, user_data=True)
+    provenance.write_text(json.dumps({**facts, "origin": {"sets": {"general": "ab12"}}}))
+    with pytest.raises(InvalidRequest, match="the set that its target was distilled from is what"):
         check_publishable(drafter, REPOSITORY)
-    check_publishable(drafter, REPOSITORY, user_data=True)
+    provenance.write_text(json.dumps({**facts, "origin": {"user_data": []}}))
+    check_publishable(drafter, REPOSITORY)
     provenance.write_text(json.dumps({**facts, "data": None}))
     with pytest.raises(ModelError, match="data must say which sets"):
         check_publishable(drafter, REPOSITORY)

@@ -268,29 +268,32 @@ open({str(number)!r}, "w").write(str(forked))
 
 # What a run starts, in a process of its own that is about to be killed.
 KILLED = """
-import subprocess, sys, time
+import os, subprocess, sys, time
 from paceline.training.vllm_target import SCRIPT
-subprocess.Popen([sys.executable, str(SCRIPT)], stdin=subprocess.PIPE, start_new_session=True)
+told = [sys.executable, str(SCRIPT), str(os.getpid()), sys.argv[1]]
+subprocess.Popen(told, stdin=subprocess.PIPE, start_new_session=True)
 time.sleep(600)
 """
 
 
 def test_vllm_ends_with_a_run_that_is_killed(tmp_path):
-    """Also while it loads, when it reads nothing. Nobody else would end it."""
-    number = tmp_path / "number"
+    """Also while it loads, when it reads nothing. Nobody else would end it, nor remove what it has
+    written."""
+    number, features = tmp_path / "number", tmp_path / "features"
+    features.mkdir()
     (tmp_path / "vllm").mkdir()
     (tmp_path / "vllm" / "__init__.py").write_text(
         f"import os, time\nopen({str(number)!r}, 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    with subprocess.Popen([sys.executable, "-c", KILLED], env=environment) as run:
+    with subprocess.Popen([sys.executable, "-c", KILLED, str(features)], env=environment) as run:
         while not (number.exists() and number.read_text()):
             assert run.poll() is None
             time.sleep(0.05)
         loading = int(number.read_text())
         assert not gone(loading, seconds=2), "nothing ends it while the run goes on"
         run.kill()
-    assert gone(loading)
+    assert gone(loading) and not features.exists()
 
 
 def gone(process: int, seconds: float = 10) -> bool:

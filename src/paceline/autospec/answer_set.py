@@ -26,18 +26,21 @@ SOURCE = "traces"  # of the rows: what a Binding names
 LONGEST_TEXT = 2048  # tokens, after which `paceline train` cuts a text
 LEAST_TOKENS = 2  # of an answer that anything can be learnt from
 SHARD_ROWS = 1000
+LEFT_OUT = ("expiring", "too_long", "too_short", "alike")  # whatever room there is
 
 
 @dataclass(frozen=True, slots=True)
 class SetLimits:
     """What a set takes: a share of the answers, the latest, is held out; fewer than `least_answers`
     make no set, and the newest count up to `most_tokens`. The set is kept until `until` (seconds
-    since the epoch): answers that have to be forgotten before are left out."""
+    since the epoch): answers that have to be forgotten before are left out. The share is of all
+    answers that were read, or with `of_kept` of those that the set takes."""
 
     held_out: float
     least_answers: int
     most_tokens: int
     until: float
+    of_kept: bool = False
 
 
 def held_out(
@@ -64,14 +67,16 @@ def write_answer_set(
     Raises InvalidRequest where too few are left.
     """
     rows, counts = _rows(answers, limits)
-    later = {id(answer) for answer in held_out(answers, limits.held_out)[1]}
+    among = [answer for answer, _ in rows] if limits.of_kept else answers
+    later = {id(answer) for answer in held_out(among, limits.held_out)[1]}
     splits: tuple[tuple[Split, list[TrainingRow]], ...] = (
         ("train", [row for answer, row in rows if id(answer) not in later]),
         ("held_out", [row for answer, row in rows if id(answer) in later]),
     )
     if len(rows) < limits.least_answers or not all(part for _, part in splits):
         told = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in counts.items())
-        expected = f"at least {limits.least_answers} that may be learnt ({told})"
+        expected = f"at least {limits.least_answers} that may be learnt"
+        expected += f", some of them held out ({told})"
         raise InvalidRequest("answers", len(rows), expected)
     manifest = _manifest(target, name, bound).model_copy(update={"counts": counts})
 
@@ -92,7 +97,7 @@ def _rows(
 ) -> tuple[list[tuple[CorpusAnswer, TrainingRow]], dict[str, int]]:
     """Return the answers that a set takes with their rows, the oldest first, and why others are
     left out. Of equal answers the latest counts, so that none that is held out is learnt."""
-    counts = dict.fromkeys(("read", "expiring", "too_long", "too_short", "alike"), 0)
+    counts = dict.fromkeys(("read", *LEFT_OUT, "beyond"), 0)
     rows: dict[str, tuple[CorpusAnswer, TrainingRow]] = {}
     tokens = 0
     for answer in reversed(answers):
@@ -107,6 +112,8 @@ def _rows(
         elif row.key in rows:
             counts["alike"] += 1
         elif (tokens := tokens + len(row.ids)) > limits.most_tokens:
+            counts["read"] = len(answers)
+            counts["beyond"] = len(answers) - len(rows) - sum(counts[why] for why in LEFT_OUT)
             break
         else:
             rows[row.key] = answer, row

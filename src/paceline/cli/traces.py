@@ -123,7 +123,8 @@ class TraceSetCommand:
 
     `paceline train` makes a drafter of it, and `paceline distil` a smaller model. The latest
     answers are held out. The set holds what users were told: it is marked so, nobody deletes it
-    when its answers expire, and it has to be removed after --kept DAYS.
+    when its answers expire, and it has to be removed after --kept DAYS. Traces name the model that
+    answered, and not its weights: those are taken to be those of --model.
     """
 
     folder: Folder = about(FOLDER_HELP)
@@ -132,11 +133,8 @@ class TraceSetCommand:
     )
     model: ModelOption = about(f"the target that answered: {MODEL_HELP}", DEFAULTS.model)
     app: str | None = about("only answers of this app", None, "all apps")
-    key: str | None = about(
-        "take also what only drafters and models of this API key may learn, by its name", None
-    )
     schema: Annotated[Path, Strict(False)] | None = about(
-        "file of the JSON schema that bound the answers", None, "they were free"
+        "file of the JSON schema that bound all these answers", None, "they were free"
     )
     held_out: Annotated[float, Between(0, 1, open=True)] = about("share that is held out", 0.1)
     least_answers: Annotated[int, Between(2)] = about("answers without which no set is made", 200)
@@ -163,7 +161,7 @@ class TraceSetCommand:
         found = read_target(self.model)
         made = identity(found)
         whose = {"model": made["name"]} | ({} if self.app is None else {"app": self.app})
-        traces = read_tokens(self.folder, Selection(cohort=whose), for_key=self.key)
+        traces = read_tokens(self.folder, Selection(cohort=whose))
         answers = sorted(map(traced_answer, traces), key=lambda answer: answer.time)
         size, largest = found.shape.vocab_size, max(map(_largest, answers), default=0)
         if largest >= size:
@@ -173,7 +171,7 @@ class TraceSetCommand:
             made["name"], made["weights_sha256"], made["tokenizer_sha256"], made["template"]
         )
         until = time.time() + 86400 * self.kept
-        limits = SetLimits(self.held_out, self.least_answers, self.most_tokens, until)
+        limits = SetLimits(self.held_out, self.least_answers, self.most_tokens, until, of_kept=True)
         name = self.app or "all requests"
         made_set = write_answer_set(self.out, answers, target, name, limits, bound)
         left_out = sum(number for why, number in made_set.counts.items() if why != "read")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from paceline.core.config_fields import ConfigFields
+from paceline.dataset.distilled import ORIGIN, USER_DATA, user_sets
 from paceline.dataset.folder_lock import locked
 from paceline.dataset.training_set import write_whole
 from paceline.distil.config import DistilConfig
@@ -24,10 +24,8 @@ from paceline.distil.inputs import Inputs, read_inputs
 from paceline.distil.scores import Agreement, Scores, agreement, right_answers, verdict
 from paceline.distil.student import peft_module
 from paceline.llm import LLM
-from paceline.models.json_files import read_optional_json
 from paceline.models.loader import identity
 from paceline.models.networks import check_device
-from paceline.training.provenance import ORIGIN, USER_DATA
 from paceline.training.run import TrainingResult
 from paceline.training.state import replace_folder, restore_folder
 from paceline.version import __version__
@@ -101,15 +99,16 @@ def compare(config: DistilConfig, inputs: Inputs, show: Show) -> Distilled:
 
 def origin(config: DistilConfig, inputs: Inputs) -> dict[str, object]:
     """Return what a student was made from: the model that it was, who answered, in which sets, and
-    which of these, and of those that the model before was made from, are of users' data."""
+    which of these, and of those that the models themselves were distilled from, are of users."""
     before = identity(inputs.student)
-    earlier = ConfigFields(read_optional_json(inputs.student.path / ORIGIN), ORIGIN)
-    private = [name for name, manifest in inputs.manifests.items() if manifest.user_data]
+    private = {name for name, manifest in inputs.manifests.items() if manifest.user_data}
+    for model in (inputs.student, inputs.teacher):
+        private |= set() if model is None else {*user_sets(model.path)}
     return {
         "student": {name: before[name] for name in ("name", "weights_sha256")},
         "teachers": inputs.teachers,
         "sets": {name: manifest.digest for name, manifest in inputs.manifests.items()},
-        USER_DATA: sorted({*earlier.words(USER_DATA), *private}),
+        USER_DATA: sorted(private),
         "objective": config.objective,
         "steps": config.total_steps(len(inputs.train)),
         "seed": config.seed,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from paceline.core import InvalidRequest, ModelError
-from paceline.core.config_fields import ConfigFields
 from paceline.drafters.found import learnt_sets
 from paceline.drafters.shipped import PROVENANCE
 from paceline.models.hub import HUB_ID
@@ -28,14 +28,24 @@ def check_publishable(folder: Path, repo_id: str, *, user_data: bool = False) ->
         raise InvalidRequest("repository", repo_id, 'a hub id, as "org/name"')
     record = read_json(folder / PROVENANCE)
     private = [name for name, fact in learnt_sets(record) if fact.get("user_data")]
-    distilled = ConfigFields(record, PROVENANCE).section("origin", "origin.")
-    private += distilled.words("user_data")
+    private += _taught_the_target(record)
     if private and not user_data:
         expected = (
             f"a drafter that has learnt nothing from users, or --user-data; {', '.join(private)} "
             "is what users said, and weights may give it away"
         )
         raise InvalidRequest("drafter", str(folder), expected)
+
+
+def _taught_the_target(record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the sets of users' data that targets were distilled from: the drafter's, and those of
+    the drafters that its training went on from. One that does not say counts as well."""
+    origin, begun = record.get("origin"), record.get("init")
+    if isinstance(origin, Mapping):
+        yield from origin.get("user_data", ["the set that its target was distilled from"])
+    making = begun.get("made") if isinstance(begun, Mapping) else None
+    if isinstance(making, Mapping):
+        yield from _taught_the_target(making)
 
 
 def publish(folder: Path, repo_id: str, *, private: bool) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core import InvalidRequest
+from paceline.dataset.distilled import user_sets
 from paceline.dataset.folder_lock import locked
 from paceline.dataset.training_set import Manifest, parquet_module
 from paceline.engine.config import EngineConfig
@@ -58,7 +59,7 @@ class SynthJob:
                 "bound": None if binding is None else binding.model_dump(mode="json"),
                 SPLIT: split_rule(app, self.sources).model_dump(),
             },
-            user_data=self.user_data,
+            user_data=self.user_data or bool(user_sets(self.asker.target.model.path)),
         )
 
     def check(self, out: Path, *, restart: bool = False) -> None:

@@ -159,7 +159,7 @@ def history(folder: Path) -> dict[str, object]:
     if (folder / PROVENANCE).is_file():
         expected = f"a drafter whose {PROVENANCE} is as `paceline train` wrote it"
         record = read(folder, "init", expected)
-        making = {name: record[name] for name in MADE}
+        making = {name: record[name] for name in (*MADE, "origin") if name in record}
     return {"name": folder.name, "made": making}
 
 

@@ -22,8 +22,6 @@ from typing import Any
 from paceline.core import InvalidRequest
 
 PROVENANCE, FORMAT = "provenance.json", "paceline-drafter/2"
-ORIGIN = "distilled.json"  # in the folder of a model that `paceline distil` made
-USER_DATA = "user_data"  # in there: the sets of users' data that the model learnt from
 Provenance = Mapping[str, Any]  # the content of the file
 # Settings that say where and how a run was computed, and not what.
 OF_THE_MACHINE = (
@@ -76,6 +74,7 @@ def _making(record: Provenance) -> dict[str, Any]:
             if value not in (None, {}) and name not in OF_THE_MACHINE
         },
         "step": record["step"],
+        **({"origin": record["origin"]} if record.get("origin") else {}),
     }
 
 

@@ -15,6 +15,7 @@ import torch
 
 from paceline.core import InvalidRequest
 from paceline.core.signals import ending_on_signals
+from paceline.dataset.distilled import ORIGIN
 from paceline.dataset.folder_lock import locked
 from paceline.drafters.shipped import drafter_folder
 from paceline.engine.peak import product_speeds
@@ -38,7 +39,6 @@ from paceline.training.data import (
 )
 from paceline.training.form import TrainingForm
 from paceline.training.losses import Head, Objective
-from paceline.training.provenance import ORIGIN
 from paceline.training.shape import check_fit, drafter_json, mask_token, reshaped
 from paceline.training.state import DRAFTER, STATE, restore_folder
 from paceline.training.target_engines import (

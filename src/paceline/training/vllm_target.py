@@ -116,7 +116,7 @@ class VLLMModel:
         try:
             with open(self._folder / "vllm.log", "w") as log:
                 process = subprocess.Popen(
-                    [str(python), str(SCRIPT)],
+                    [str(python), str(SCRIPT), str(os.getpid()), str(self._folder)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,
