@@ -1,4 +1,4 @@
-"""What a server captured becomes a set, from which a smaller model and a drafter learn."""
+"""`paceline traces set` makes a training set of captured answers; `distil` and `train` take it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_smaller_model_learns_from_traces(
 def test_the_latest_of_what_is_kept_is_held_out(
     models: tuple[Path, Path], traces: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Not of all that was read: of a little, nothing would be left to learn."""
+    """A share of all answers that were read could leave nothing to learn."""
     command = ["traces", "set", str(traces), str(tmp_path / "set"), "--model", str(models[0])]
     options = ["--least-answers", "5", "--app", "shop", "--most-tokens", "100", "--held-out", "0.4"]
     assert main([*command, *options]) == 0

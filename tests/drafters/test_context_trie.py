@@ -152,7 +152,7 @@ def _longest_followers(texts: list[list[int]], context: list[int], max_context: 
 
 
 class Mallinfo(ctypes.Structure):
-    """What glibc's malloc has given away, as mallinfo2(3) says it."""
+    """The result of mallinfo2(3): memory that glibc's malloc has allocated."""
 
     names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
     _fields_ = tuple(zip(names.split(), [ctypes.c_size_t] * 10, strict=True))

@@ -187,7 +187,7 @@ def test_slow_steps_are_told_one_by_one(target, trainset, tmp_path, monkeypatch)
     settings = config(target, trainset, tmp_path / "quick", steps=4)
     train(settings, quiet)
     assert list(losses(tmp_path / "quick")) == [4], "the last one"
-    monkeypatch.setattr("paceline.training.trainer.SILENCE", 0.0)
+    monkeypatch.setattr("paceline.training.telling.SILENCE", 0.0)
     train(config(target, trainset, tmp_path / "slow", steps=4), quiet)
     assert list(losses(tmp_path / "slow")) == [1, 2, 3, 4]
 

@@ -31,10 +31,10 @@ LEFT_OUT = ("expiring", "too_long", "too_short", "alike")  # whatever room there
 
 @dataclass(frozen=True, slots=True)
 class SetLimits:
-    """What a set takes: a share of the answers, the latest, is held out; fewer than `least_answers`
-    make no set, and the newest count up to `most_tokens`. The set is kept until `until` (seconds
-    since the epoch): answers that have to be forgotten before are left out. The share is of all
-    answers that were read, or with `of_kept` of those that the set takes."""
+    """Limits of a set. It takes the newest answers, of at most `most_tokens` tokens in all, and at
+    least `least_answers`. It leaves out answers that have to be forgotten before `until` (seconds
+    since the epoch). The share `held_out` of the answers is held out, the latest: of all that were
+    read, or with `of_kept` of those that the set takes."""
 
     held_out: float
     least_answers: int

@@ -1,4 +1,4 @@
-"""What a model that `paceline distil` made says of its making, and so whether users taught it."""
+"""Read what a distilled model was made from, and which of its sets held users' data."""
 
 from __future__ import annotations
 

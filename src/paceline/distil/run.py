@@ -102,8 +102,8 @@ def origin(config: DistilConfig, inputs: Inputs) -> dict[str, object]:
     which of these, and of those that the models themselves were distilled from, are of users."""
     before = identity(inputs.student)
     private = {name for name, manifest in inputs.manifests.items() if manifest.user_data}
-    for model in (inputs.student, inputs.teacher):
-        private |= set() if model is None else {*user_sets(model.path)}
+    for model in filter(None, (inputs.student, inputs.teacher)):
+        private.update(user_sets(model.path))
     return {
         "student": {name: before[name] for name in ("name", "weights_sha256")},
         "teachers": inputs.teachers,

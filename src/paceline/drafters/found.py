@@ -68,9 +68,9 @@ def _shipped(target: str) -> Iterator[FoundDrafter]:
             yield FoundDrafter(target, "shipped", "comes with Paceline")
         return
     path = local_path(target, "target")
-    for name in CATALOGUE:
+    for name in CATALOGUE if path.is_dir() else ():
         folder = shipped_folder(name)
-        if folder is not None and path.is_dir() and _made_for(folder, path):
+        if folder is not None and _made_for(folder, path):
             yield FoundDrafter(name, "shipped", "comes with Paceline, for these weights", True)
 
 

@@ -128,8 +128,7 @@ class Drafting:
     def wants(self, request: Request, count: int) -> bool:
         """Return whether `count` rows of a request tell its drafter anything, asked before
         observe(). In most steps without drafts they do not, which then cost nothing."""
-        name = request.id
-        return count >= BLOCK_SIZE or name in self._asked or name in self._watched
+        return count >= BLOCK_SIZE or request.id in self._asked or request.id in self._watched
 
     def begin(self, admitted: Iterable[Request]) -> None:
         by_drafter: dict[str, list[Request]] = defaultdict(list)

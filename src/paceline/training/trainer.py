@@ -39,10 +39,9 @@ from paceline.training.schedule import STOPPED, Schedule
 from paceline.training.seen import Seen, Soft
 from paceline.training.state import STABLE, STATE, load_state, save_state
 from paceline.training.target import TrainingTarget
+from paceline.training.telling import Telling
 from paceline.training.workers import Workers
 
-LOG_EVERY = 10  # steps
-SILENCE = 30.0  # seconds of training after which a step is logged in any case
 QUARTER = 4  # one of so many packs compares the weights with their average
 Log = Callable[[int, dict[str, float]], None]  # takes a step and its numbers
 
@@ -76,7 +75,7 @@ class Trainer:
         self._speedup = 1.0  # that drafts would have brought in the last step, for expected_speedup
         self._earlier, self._began = 0.0, time.monotonic()
         self._stopping = False
-        self._decided = self._logged = 0.0  # seconds of the run, the same in all processes
+        self._telling = Telling()
 
     @property
     def seconds(self) -> float:
@@ -105,7 +104,7 @@ class Trainer:
         self.schedule.restore(state["schedule"])
         self._speedup = state.get("speedup", 1.0)
         self.step, self._earlier = state["step"], state["seconds"]
-        self._logged = self._earlier
+        self._telling = Telling(self._earlier)
         self.schedule.check(self.step, self._earlier)
         return True
 
@@ -114,19 +113,16 @@ class Trainer:
         self._stopping = True
 
     def run(self, log: Log) -> None:
-        """Train to the end, until somebody stops the run, patience ends, or a regression stops
-        it."""
+        """Train until the planned end, a stop by somebody, a regression, or the end of patience."""
         if self.step == 0 and not self.progress.history:
             self._evaluate(log)
             self._save()  # from here on the folder is this run's
         while not self._over and self._decide(log):
             self.take_step()
             last = self.step == self.schedule.end
-            if self.step % LOG_EVERY == 0 or last or self._decided - self._logged >= SILENCE:
-                self._logged = self._decided
+            if self._telling.is_due(self.step) or last:
                 log(self.step, self.numbers())
-            evaluated = self.step % self.config.eval_every == 0 or last
-            best = evaluated and self._evaluate(log)
+            best = (self.step % self.config.eval_every == 0 or last) and self._evaluate(log)
             if best or last or self._over or self.step % self.config.save_every == 0:
                 self._save()
         self.workers.wait()
@@ -164,7 +160,7 @@ class Trainer:
         before = self.schedule.saved()
         facts = torch.tensor([self.seconds, float(self._stopping)], dtype=torch.float64)
         seconds, stopping = self.workers.sum(facts * self.workers.first).tolist()
-        self._decided = seconds
+        self._telling.seconds = seconds
         if stopping and self.schedule.decaying:
             self._save()
             return False
