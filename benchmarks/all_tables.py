@@ -128,6 +128,18 @@ def run(tables: Sequence[Table], kept: Path, *, again: bool = False) -> list[str
     return failed
 
 
+def as_page(kept: Path, names: Sequence[str]) -> str:
+    """Return a page of the tables of these names that are kept, each below its command, its date
+    and its machine."""
+    sections = []
+    for name in names:
+        if (text := kept / f"{name}.txt").exists():
+            command, where, *printed = text.read_text().splitlines()
+            lines = "\n".join(printed).strip()
+            sections.append(f"## {name}\n\n`benchmarks/{command}` ({where})\n\n{lines}\n")
+    return "\n".join(["# Tables of one commit\n", *sections])
+
+
 def place(model: str) -> Path:
     """Return the folder, below build/bench, of this machine, commit and model."""
     where = machine().split(", ", 1)[1]  # without the date
@@ -144,9 +156,12 @@ def main() -> None:
     )
     parser.add_argument("--llama", metavar="FOLDER", help="that prepare_peers.sh made")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="tables to run; default: all")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write the kept tables there too")
     parser.add_argument("--list", action="store_true", help="print the names of the tables")
     args = parser.parse_args()
     kept, folder = place(args.model), str(pull(args.model))
+    if args.page and not args.page.parent.is_dir():
+        parser.error(f"--page: {args.page.parent} is no folder")
     found = tables(args.model, folder, kept, args.vllm, args.openvino, args.llama, args.small)
     names = [table.name for table in found]
     if args.list:
@@ -159,6 +174,8 @@ def main() -> None:
     if changed:
         print("files differ from the commit, so no kept table is of this code: all run again")
     failed = run(chosen, kept, again=changed)
+    if args.page:
+        args.page.write_text(as_page(kept, [table.name for table in chosen]))
     if failed:
         raise SystemExit(f"failed: {', '.join(failed)}")
 

@@ -53,6 +53,19 @@ def test_kept_tables_are_not_run_again(all_tables: Any, tmp_path: Path) -> None:
     assert runs.read_text().split()[4:] == ["a", "b", "c"]
 
 
+def test_a_page_has_what_is_kept(all_tables: Any, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    names = ["a", "b", "c"]
+    (tmp_path / "broken").touch()
+    all_tables.run([counting(all_tables, tmp_path, name) for name in names], kept)
+    page = all_tables.as_page(kept, names)
+    assert [line for line in page.splitlines() if line.startswith("#")] == [
+        "# Tables of one commit", "## a", "## c",
+    ]  # fmt: skip
+    where = (kept / "a.txt").read_text().splitlines()[1]
+    assert f"`benchmarks/a.py smollm2-135m` ({where})" in page
+
+
 def test_tables_of_peers_are_there_if_peers_are(all_tables: Any) -> None:
     def names(**peers: str | None) -> set[str]:
         given = {"vllm": None, "openvino": None, "llama": None, "small": None, **peers}

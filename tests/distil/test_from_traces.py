@@ -26,7 +26,8 @@ def models(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.fixture
 def traces(tmp_path: Path) -> Path:
-    """Answers of the model `a` to users of `shop`, and some that no set of them may take."""
+    """Answers of the model `a` to users of `shop`, which a schema bound, free ones to users of
+    `talk`, and some that no set of them may take."""
     rng, now = random.Random(3), time.time()
 
     def answer(name: str, age: float, **fields: object):
@@ -35,10 +36,13 @@ def traces(tmp_path: Path) -> Path:
         made = {"prompt_ids": ids["prompt"], "output_ids": ids["output"], **kept, **fields}
         return with_ids(name, (4, 2), **made)
 
-    write(tmp_path / "traces", *(answer(f"r{number}", COUNT - number) for number in range(COUNT)))
+    ages = [(f"r{number}", COUNT - number) for number in range(COUNT)]
+    write(tmp_path / "traces", *(answer(*age, grammar=True) for age in ages))
+    write(tmp_path / "traces", *(answer(f"t{name}", age, app="talk") for name, age in ages))
+    write(tmp_path / "traces", answer("free", 1))
     write(tmp_path / "traces", answer("other model", 1, model="c"))
     write(tmp_path / "traces", answer("other app", 1, app="bank"))
-    write(tmp_path / "traces", answer("soon forgotten", 1, expires=now + DAY))
+    write(tmp_path / "traces", answer("soon forgotten", 1, expires=now + DAY, grammar=True))
     write(
         tmp_path / "traces", answer("of another vocabulary", 1, app="odd", output_ids=[5, 70_001])
     )
@@ -56,7 +60,10 @@ def test_a_smaller_model_learns_from_traces(
     options = ["--least-answers", "20", "--held-out", "0.2", "--schema", str(schema)]
     assert main([*command, *options]) == 0, capsys.readouterr()
     told = capsys.readouterr().out
-    assert told == f"{made}: train 24, held_out 6; left out 1 of 31 answers\n"
+    assert told == (
+        "answers left out that were free: 1\n"
+        f"{made}: train 24, held_out 6; left out 1 of 31 answers\n"
+    )
     manifest = read_manifest(made)
     assert manifest.user_data and manifest.counts["expiring"] == 1
     assert manifest.target["name"] == "a"
@@ -80,9 +87,9 @@ def test_the_latest_of_what_is_kept_is_held_out(
 ) -> None:
     """A share of all answers that were read could leave nothing to learn."""
     command = ["traces", "set", str(traces), str(tmp_path / "set"), "--model", str(models[0])]
-    options = ["--least-answers", "5", "--app", "shop", "--most-tokens", "100", "--held-out", "0.4"]
+    options = ["--least-answers", "5", "--app", "talk", "--most-tokens", "100", "--held-out", "0.4"]
     assert main([*command, *options]) == 0
-    assert "train 3, held_out 2; left out 26 of 31 answers" in capsys.readouterr().out
+    assert "train 3, held_out 2; left out 25 of 30 answers" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -91,6 +98,10 @@ def test_the_latest_of_what_is_kept_is_held_out(
         (
             ["--app", "bank"],
             "answers: got 1; expected at least 200 that may be learnt, some of them held out (r",
+        ),
+        (
+            ["--app", "shop"],  # but for one they were bound
+            "answers left out that were bound by a grammar: --schema takes those: 31",
         ),
         (
             ["--app", "none"],
@@ -107,7 +118,8 @@ def test_what_makes_no_set_is_refused(
 ) -> None:  # fmt: skip
     out = tmp_path / "set"
     assert main(["traces", "set", str(traces), str(out), "--model", str(models[0]), *options]) == 2
-    assert told in capsys.readouterr().err and not out.exists()
+    said = capsys.readouterr()
+    assert told in said.out + said.err and not out.exists()
     out.mkdir()
     assert main(["traces", "set", str(traces), str(out), "--model", str(models[0])]) == 2
     assert "expected a folder that is not there yet" in capsys.readouterr().err

@@ -10,8 +10,8 @@ import torch
 from paceline.distil.packs import ALIKE, labelled, pack, packs
 from paceline.distil.student import pack_logits
 from paceline.models.any_target import read_target
+from paceline.training.causal_model import load_causal_model
 from paceline.training.packs import Text
-from paceline.training.transformers_target import load_causal_model
 
 START = list(range(3, 3 + ALIKE + 8))
 

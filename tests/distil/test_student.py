@@ -12,7 +12,7 @@ from paceline import LLM
 from paceline.distil.packs import pack
 from paceline.distil.student import Student, pack_logits
 from paceline.models.any_target import read_target
-from paceline.training.transformers_target import load_causal_model
+from paceline.training.causal_model import load_causal_model
 from tests.distil.test_packs import TEXTS
 
 

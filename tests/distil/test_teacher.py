@@ -14,9 +14,9 @@ from paceline.distil.packs import labelled
 from paceline.distil.teacher import Teacher
 from paceline.engine.grammar import Compiler, GrammarState
 from paceline.models.any_target import AnyTarget, read_target
+from paceline.training.causal_model import load_causal_model
 from paceline.training.packs import Text
 from paceline.training.seen import Soft
-from paceline.training.transformers_target import load_causal_model
 from tests.training.twins import random_text
 
 VOCABULARY = 256

@@ -9,12 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from paceline.core import DraftTree, InvalidRequest, SamplingParams
+from paceline.drafters import block_draws
+from paceline.drafters.block_draws import BlockDraws
+from paceline.drafters.draw import Drawn
 from paceline.drafters.trees import SlotToken, best_tree, independent
 from paceline.engine.engine import Engine
+from paceline.kernels import build
+from paceline.kernels.trees import draft_tree
+from paceline.models.dflash.batch import BlockOutput
+from paceline.models.dflash.config import read_dflash_config
 from tests.drafters.watched import make_engine
-from tests.models.dflash.tiny import write_drafter
+from tests.models.dflash.tiny import config_json, write_drafter
 
 SLOTS, WIDTH = 3, 3
 
@@ -45,6 +53,42 @@ def test_no_tree_of_a_size_expects_more(nodes: int) -> None:
 def test_a_tree_is_no_larger_than_there_are_candidates() -> None:
     tree = best_tree(lambda *_: [SlotToken(5, 0.5, 0), SlotToken(6, 0.0, 1)], 2, 9)
     assert tree == DraftTree([5, 5], [-1, 0], [0.5, 0.5])
+
+
+@pytest.mark.skipif(not build.available()[0], reason="no native kernels")
+@pytest.mark.parametrize("size", [3, 16, 128, 129, 1000, 16387])
+@pytest.mark.parametrize("cut", [False, True])
+def test_native_trees_are_those_of_the_twin(
+    size: int, cut: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = torch.Generator().manual_seed(size)
+    ids = torch.arange(size) * 3 + 1 if cut else None
+    draws = BlockDraws(read_dflash_config(config_json()), "argmax", ids)
+    for spread in (0.3, 3.0):
+        logits = spread * torch.randn(9, size, generator=generator)
+        logits[:, 0] = -torch.inf
+        best, places = logits.softmax(-1).max(-1)
+        tokens = (places if ids is None else ids[places]).tolist()
+        output = BlockOutput(tokens, best.tolist(), logits)
+        drafted = [Drawn(*pair) for pair in zip(tokens, [None] * 9, best.tolist(), strict=True)]
+        rows = slice(1, 8)
+        for nodes in (1, 7, 31):
+            tree = draws._tree(output, rows, drafted[rows], nodes)
+            with monkeypatch.context() as patch:
+                patch.setattr(block_draws, "can_grow", lambda _: False)
+                twin = draws._tree(output, rows, drafted[rows], nodes)
+            assert tree.tokens == twin.tokens and tree.parents == twin.parents
+            assert tree.chances == pytest.approx(twin.chances, rel=1e-5)
+            assert len(tree.tokens) == min(nodes, len(tree.tokens)) > 0
+
+
+@pytest.mark.skipif(not build.available()[0], reason="no native kernels")
+def test_of_equal_logits_the_first_tokens_are_taken() -> None:
+    logits = torch.zeros(2, 300)
+    tree = draft_tree(logits, None, [7, 0], [1 / 300, 1 / 300], 3, 8)
+    # The drafted token comes first; of 300 equal ones three are candidates.
+    assert tree.tokens[:4] == [7, 0, 1, 2] and tree.parents[:4] == [-1] * 4
+    assert tree.chances == pytest.approx([1 / 300] * 8)
 
 
 @pytest.mark.parametrize("kind", ["dflash", "hybrid"])

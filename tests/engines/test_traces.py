@@ -51,6 +51,29 @@ def write(folder: Path, answer: EngineAnswer, **options: object) -> None:
     assert writer.counts.written == 1
 
 
+@pytest.mark.parametrize(
+    ("fields", "bound"),
+    [
+        ({}, False),
+        ({"response_format": {"type": "text"}, "regex": None}, False),
+        ({"response_format": {"type": "json_object"}}, True),
+        ({"structured_outputs": {"choice": ["a", "b"]}}, True),
+        ({"ebnf": "root ::= 'a'"}, True),
+    ],
+)
+def test_what_a_grammar_bound_is_marked(
+    fields: dict[str, object], bound: bool, tmp_path: Path
+) -> None:
+    ask = EngineAsk([1, 2, 3], 10, fields=fields)
+    writer = TraceWriter(tmp_path)
+    answer = vllm_answer(None)
+    make = answer_trace(answer, ask, id="r-1", cohort=COHORT, engine="vllm")
+    assert writer.offer(make, answer_bytes(answer))
+    writer.close()
+    (row,) = read_requests(tmp_path)
+    assert row.grammar is bound
+
+
 def test_an_answer_of_vllm_is_traced(tmp_path: Path) -> None:
     write(tmp_path, vllm_answer(COUNTS), drafter="d", version="2", draft_bound=3, session="s")
     (row,) = read_requests(tmp_path)

@@ -19,7 +19,8 @@ from paceline.training import export
 from paceline.training.config import TrainConfig
 from paceline.training.evaluation import Progress, Score
 from paceline.training.provenance import as_text, read, shortened
-from paceline.training.run import describe, line, prepare
+from paceline.training.run import describe, prepare
+from paceline.training.telling import line
 from paceline.training.workers import Workers
 from tests.models.dflash.tiny import config_json
 from tests.training.runs import SMALL, config
@@ -44,8 +45,10 @@ def test_a_line_of_the_log_is_told_to_people():
         "production gap/own 0.30"
     )
     numbers = {"loss": 1.25, "train/al": 2.0, "slots_per_second": 99.6}
-    told = line(5, numbers | {"peak_share/all": 0.5})
-    assert told == "step 5: loss 1.250, train AL 2.000, 100 slots/s, 50% of the matmul peak"
+    told = line(5, numbers | {"peak_share/all": 0.5, "hours_left": 1.51})
+    assert told == (
+        "step 5: loss 1.250, train AL 2.000, 100 slots/s, 50% of the matmul peak, 1:30:36 h left"
+    )
     assert Progress(**asdict(progress)) == progress
 
 

@@ -232,7 +232,7 @@ def test_a_writer_is_killed_and_comes_back_while_a_run_reads_its_folder(target, 
             assert texts_said(second.rest()[-1]) == 604
             assert (run.process.returncode, second.process.returncode) == (0, 0)
     assert all(kept.read(text) is not None for text in texts) and not caplog.records
-    only_of_writers = [kept._path(kept._name(text)) for text in texts[244:said]]
+    only_of_writers = [kept._path(kept.name(text)) for text in texts[244:said]]
     assert all(path.stat().st_mtime_ns == times[path] for path in only_of_writers)
     beside = load_file(tmp_path / "run" / "drafter" / "model.safetensors")
     assert all(torch.equal(beside[name], whole[name]) for name in whole)

@@ -13,7 +13,8 @@ import transformers
 from paceline.core import ModelError
 from paceline.models.any_target import foreign_shape, read_target, text_config
 from paceline.models.tokenizer import load_tokenizer
-from paceline.training.transformers_target import TransformersModel, model_class
+from paceline.training.causal_model import model_class
+from paceline.training.transformers_target import TransformersModel
 from tests.engine.tiny import byte_tokenizer
 from tests.training.foreign import BASE, save_foreign
 

@@ -53,7 +53,7 @@ def test_a_run_reads_what_another_wrote_and_computes_the_rest(target, trainset, 
     trainer = prepare(settings, Workers("cpu"))
     texts, kept = trainer.texts_to_read(), trainer.target.folder
     assert f"features of {len(texts)} of {len(texts)} texts" in said
-    paths = [kept._path(kept._name(text)) for text in texts]
+    paths = [kept._path(kept.name(text)) for text in texts]
     # What both wrote is what one process computes.
     for text, seen in zip(texts, trainer.target._compute(texts), strict=True):
         written = kept.read(text)

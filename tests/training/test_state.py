@@ -14,10 +14,10 @@ import torch
 from paceline.core import InvalidRequest, ModelError
 from paceline.distil.config import DistilConfig
 from paceline.training import state, trackers
+from paceline.training.causal_model import load_causal_model
 from paceline.training.config import TrainConfig
 from paceline.training.data import check_target, without_token
 from paceline.training.run import check_place
-from paceline.training.transformers_target import load_causal_model
 from tests.training.runs import SMALL
 from tests.training.twins import text_of
 

@@ -134,7 +134,9 @@ class TraceSetCommand:
     model: ModelOption = about(f"the target that answered: {MODEL_HELP}", DEFAULTS.model)
     app: str | None = about("only answers of this app", None, "all apps")
     schema: Annotated[Path, Strict(False)] | None = about(
-        "file of the JSON schema that bound all these answers", None, "they were free"
+        "take the answers that a grammar bound: the file of the JSON schema that it was",
+        None,
+        "free answers",
     )
     held_out: Annotated[float, Between(0, 1, open=True)] = about("share that is held out", 0.1)
     least_answers: Annotated[int, Between(2)] = about("answers without which no set is made", 200)
@@ -161,8 +163,12 @@ class TraceSetCommand:
         found = read_target(self.model)
         made = identity(found)
         whose = {"model": made["name"]} | ({} if self.app is None else {"app": self.app})
-        traces = read_tokens(self.folder, Selection(cohort=whose))
-        answers = sorted(map(traced_answer, traces), key=lambda answer: answer.time)
+        traces = list(read_tokens(self.folder, Selection(cohort=whose)))
+        taken = [trace for trace in traces if trace.grammar == (bound is not None)]
+        if others := len(traces) - len(taken):
+            how = "bound by a grammar: --schema takes those" if bound is None else "free"
+            print(f"answers left out that were {how}: {others}")
+        answers = sorted(map(traced_answer, taken), key=lambda answer: answer.time)
         size, largest = found.shape.vocab_size, max(map(_largest, answers), default=0)
         if largest >= size:
             told = f"the model that answered: token id {largest} is beyond its vocabulary of {size}"

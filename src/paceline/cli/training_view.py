@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from paceline.cli.show import plain_table
-from paceline.dataset.run_log import RunState, ScoredSet
+from paceline.dataset.run_log import RunState, ScoredSet, duration
 
 BARS = "▁▂▃▄▅▆▇█"
 CURVE = 32  # characters of a curve, at most
@@ -49,8 +49,8 @@ def _lines(run: RunState) -> Iterator[str]:
     if speed is None:
         yield f"step {run['step']}"
         return
-    left = f", {_duration(speed['hours_left'])} left" if run["is_running"] else ""
-    yield f"step {run['step']}, {_duration(speed['hours'])} of steps{left}"
+    left = f", {duration(speed['hours_left'])} left" if run["is_running"] else ""
+    yield f"step {run['step']}, {duration(speed['hours'])} of steps{left}"
     phases = ", ".join(f"{phase} {ms:.0f}" for phase, ms in speed["phases"].items())
     phases = f": {phases}" if phases else ""
     share = speed["peak_share"]
@@ -90,11 +90,3 @@ def _acceptance(sets: Sequence[ScoredSet]) -> RenderableType:
 
 def _shown(number: float | None, form: str) -> str:
     return "–" if number is None else format(number, form)
-
-
-def _duration(hours: float | None) -> str:
-    if hours is None:
-        return "an unknown time"
-    minutes, seconds = divmod(round(3600 * hours), 60)
-    whole, minutes = divmod(minutes, 60)
-    return f"{whole}:{minutes:02d}:{seconds:02d} h" if whole else f"{minutes}:{seconds:02d} min"

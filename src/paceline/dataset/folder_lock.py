@@ -15,23 +15,23 @@ LOCK = ".lock"  # holds the id of the process that writes, while it does
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, field: str = "out") -> Iterator[None]:
     """Hold the folder, which is made where there is none, for this process alone. The system frees
-    it when the process ends in any way. Raises InvalidRequest (field `out`), with the id of the
-    process that holds it."""
+    it when the process ends in any way. Raises InvalidRequest (`field`), with the id of the process
+    that holds it."""
     path = folder / LOCK
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # The lock is the folder's: a file that is deleted and made anew can be locked twice.
         handle = os.open(folder, os.O_RDONLY)
     except OSError as error:
-        raise InvalidRequest("out", str(folder), f"a folder to write to ({error})") from error
+        raise InvalidRequest(field, str(folder), f"a folder to write to ({error})") from error
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             expected = f"a folder that no other run is writing to; {_holder(path)} is"
-            raise InvalidRequest("out", str(folder), expected) from None
+            raise InvalidRequest(field, str(folder), expected) from None
         with suppress(OSError):  # a full disk: the lock holds without its name
             path.write_text(f"{os.getpid()}\n")
         try:

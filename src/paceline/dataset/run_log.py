@@ -199,3 +199,12 @@ def _scored(name: str, scores: Sequence[Entry]) -> ScoredSet:
         "positions": positions,
         "curve": _curve(scores, f"{name}/al"),
     }
+
+
+def duration(hours: float | None) -> str:
+    """Return a time as people read it."""
+    if hours is None:
+        return "an unknown time"
+    minutes, seconds = divmod(round(3600 * hours), 60)
+    whole, minutes = divmod(minutes, 60)
+    return f"{whole}:{minutes:02d}:{seconds:02d} h" if whole else f"{minutes}:{seconds:02d} min"

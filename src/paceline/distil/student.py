@@ -19,7 +19,7 @@ from paceline.core.checksums import MANIFEST
 from paceline.core.packages import MissingPackage
 from paceline.distil.packs import TextPack
 from paceline.models.any_target import AnyTarget
-from paceline.training.transformers_target import load_causal_model
+from paceline.training.causal_model import load_causal_model
 
 ADAPTER = "default"
 ALPHA = 2  # LoRA's alpha as a multiple of its rank

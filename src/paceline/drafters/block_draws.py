@@ -20,6 +20,7 @@ from paceline.core import DraftTree, Request, SparseRow
 from paceline.drafters.draw import Drawn, draw_token
 from paceline.drafters.trees import SlotToken, best_tree, independent
 from paceline.kernels import ops
+from paceline.kernels.trees import can_grow, draft_tree
 from paceline.models.dflash.batch import BlockOutput, DFlashNetwork
 from paceline.models.dflash.config import DFlashConfig, SecondGeneration
 from paceline.models.dflash.tensors import PREDECESSORS, SELECTOR_PROJECTION, SUCCESSORS
@@ -76,8 +77,7 @@ class BlockDraws:
                 pairs = zip(argmax[rows], confidence[rows], strict=True)
                 draft = [Drawn(token, None, sure) for token, sure in pairs]
                 if branching:
-                    slots = self._candidates(output, rows, draft)
-                    tree = best_tree(independent(slots), count, most)
+                    tree = self._tree(output, rows, draft, most)
             else:
                 draft = self._draw_rows(request, output, range(rows.start, end), len(expected))
             foreseen = [drawn.token for drawn in draft[: len(expected)]] == list(expected)
@@ -85,12 +85,23 @@ class BlockDraws:
             trees.append(tree)
         return drafts, trees
 
-    def _candidates(
-        self, output: BlockOutput, rows: slice, draft: Sequence[Drawn]
-    ) -> list[list[SlotToken]]:
-        """Return the likeliest tokens of each slot, the drafted one first."""
+    def _tree(
+        self, output: BlockOutput, rows: slice, draft: Sequence[Drawn], most: int
+    ) -> DraftTree:
+        """Return the best tree of up to `most` nodes, in which each slot's first candidate is the
+        drafted one."""
         assert output.logits is not None
-        logits = output.logits[rows].float()
+        logits = output.logits[rows]
+        if not can_grow(logits):
+            slots = self._candidates(logits, draft)
+            return best_tree(independent(slots), len(slots), most)
+        drafted = [drawn.token for drawn in draft]
+        sure = [drawn.confidence for drawn in draft]
+        return draft_tree(logits, self.head_ids, drafted, sure, TREE_WIDTH, most)
+
+    def _candidates(self, logits: torch.Tensor, draft: Sequence[Drawn]) -> list[list[SlotToken]]:
+        """Return the likeliest tokens of each slot, the drafted one first."""
+        logits = logits.float()
         top, columns = torch.topk(logits, min(TREE_WIDTH, logits.shape[-1]), dim=-1)
         chances = torch.exp(top - logits.logsumexp(-1, keepdim=True)).tolist()
         ids = columns if self.head_ids is None else self.head_ids.to(columns.device)[columns]

@@ -11,6 +11,7 @@ A script or client that asks vLLM or SGLang through an EngineClient writes them 
 from __future__ import annotations
 
 import time as clock
+from collections.abc import Mapping
 
 from paceline.core import InvalidRequest
 from paceline.core.cohorts import Cohort
@@ -22,6 +23,11 @@ from paceline.dataset.traces.writer import Make
 from paceline.engines.answers import EngineAnswer, EngineAsk
 
 SCOPES = ("", OWN, SHARED)
+# Fields of vLLM's and SGLang's requests that bind an answer.
+GRAMMARS = (
+    "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
+    "json_schema", "regex", "ebnf",
+)  # fmt: skip
 REQUEST_BYTES, ROUND_BYTES, TOKEN_BYTES = 1000, 150, 8
 
 
@@ -79,6 +85,7 @@ def answer_trace(
             total=answer.arrivals[-1] - answer.started if answer.arrivals else None,
             finish=answer.finish_reason or "",
             temperature=ask.temperature,
+            grammar=_is_bound(ask.fields),
             # each round commits one token of the target's own
             rounds=len(answer.token_ids) - (answer.accepted or 0),
             draft_rounds=answer.drafts or 0,
@@ -107,3 +114,10 @@ def _prompt_tokens(answer: EngineAnswer) -> int:
     if answer.prompt_tokens is not None:
         return answer.prompt_tokens
     return len(answer.prompt_token_ids or ())
+
+
+def _is_bound(fields: Mapping[str, object]) -> bool:
+    """Return whether the fields of a request bind its answer to a grammar."""
+    form = fields.get("response_format")
+    kind = form.get("type") if isinstance(form, Mapping) else None
+    return kind not in (None, "text") or any(fields.get(name) for name in GRAMMARS)

@@ -29,6 +29,7 @@ LIBRARY = "kernels.so"  # in its entry of the cache
 NATIVE = Path(__file__).parent / "native"
 SOURCES = {  # source -> flags of its own; the noise must never be contracted to fused multiply-adds
     "context_trie.cpp": (),
+    "draft_tree.cpp": (),
     "forward.cpp": (),
     "probe.cpp": (),
     "sampling.cpp": ("-ffp-contract=off",),
@@ -83,6 +84,14 @@ def load(path: str | None = None) -> Native:
         if forced:
             raise MissingHardware(f"kernel path {name!r}{why}")
     raise BuildError("no kernel path fits this machine")
+
+
+@cache
+def held() -> ctypes.PyDLL:
+    """Return the kernels, called without giving the interpreter's lock away: for short calls, since
+    another thread may keep the lock for milliseconds. Raises BuildError."""
+    native = load().library
+    return ctypes.PyDLL(native._name, handle=native._handle)
 
 
 @cache

@@ -72,10 +72,8 @@ def native_tries() -> bool:
 
 @cache
 def _library() -> ctypes.PyDLL:
-    """Return the kernels, called without giving the interpreter's lock away: the calls are short,
-    and another thread may keep the lock for milliseconds. Raises BuildError."""
-    native = build.load().library
-    library = ctypes.PyDLL(native._name, handle=native._handle)
+    """Return the kernels for short calls. Raises BuildError."""
+    native, library = build.load().library, build.held()
     ids = (c_void_p, c_int64)
     signatures = {
         "pl_trie_new": (c_void_p, c_int64),

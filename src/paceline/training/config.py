@@ -21,6 +21,7 @@ OBJECTIVES = ("ce", *SOFT, "expected_matches", "on_policy")
 # Of whole blocks; the others look at one slot at a time.
 OF_BLOCKS = {"expected_al", "expected_speedup", "expected_matches", "on_policy"}
 MAX_LAYERS, MAX_BLOCK = 8, 64
+GIB = 1 << 30
 # Of a run that names none; a setting that is None has no effect without others.
 DEFAULTS: dict[str, float] = {
     "layers": 3,
@@ -180,6 +181,11 @@ class TrainConfig:
     features_wait_minutes: AboveZero | None = _optional(
         "features_wait_minutes", "minutes without anything new there that end the wait, and the run"
     )
+    features_passing: bool = about(
+        "pass features through features_folder: the run that waits asks for its next texts, as "
+        "many as fit, and removes them when they are read; the writer computes what is asked for",
+        False,
+    )
     target_engine: TargetEngine | None = about(
         "what computes the target; transformers loads any causal model",
         None,
@@ -266,6 +272,7 @@ class TrainConfig:
             yield InvalidRequest("target_engine", engine, expected)
         if self.texts % self.micro:
             yield InvalidRequest("micro", self.micro, f"a divisor of texts ({self.texts})")
+        waits = self.features_wait or (self.features_only and self.features_passing)
         for name, effective, needed in (
             ("matrix_lr", self.optimizer == "muon", "optimizer muon beside it"),
             (
@@ -279,9 +286,19 @@ class TrainConfig:
             ("features_only", self.features_folder is not None, "features_folder beside it"),
             ("features_only", not self.features_wait, "no features_wait beside it"),
             ("features_folder_gb", self.features_folder is not None, "features_folder beside it"),
-            ("features_folder_gb", not self.features_wait, f"{NOT_WAITING} writes nothing"),
+            (
+                "features_folder_gb",
+                not self.features_wait or self.features_passing,
+                f"{NOT_WAITING} writes nothing",
+            ),
+            (
+                "features_folder_gb",
+                not (self.features_only and self.features_passing),
+                "no features_only beside features_passing: the run that waits bounds the folder",
+            ),
+            ("features_passing", waits, "features_wait or features_only beside it"),
             ("features_wait", self.features_folder is not None, "features_folder beside it"),
-            ("features_wait_minutes", self.features_wait, "features_wait beside it"),
+            ("features_wait_minutes", waits, "features_wait or features_passing beside it"),
             ("shard_target", not self.features_wait, f"{NOT_WAITING} computes no target"),
             ("target_python", not self.features_wait, f"{NOT_WAITING} starts no vLLM"),
             ("target_devices", not self.features_wait, f"{NOT_WAITING} starts no vLLM"),

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,12 @@ class Data:
     foreign: dict[str, list[Text]] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
 
+    def judged(self) -> Iterator[Text]:
+        """Yield the texts that an evaluation reads."""
+        for sets in (self.held_out, self.out_of_domain, self.foreign):
+            for texts in sets.values():
+                yield from texts
+
 
 def read_data(
     config: TrainConfig,
@@ -285,12 +292,25 @@ def without_mask(data: Data, mask: int, show: Callable[[str], None] | None) -> D
     return replace(data, train=kept)
 
 
+def texts_in_order(data: Data, order: Order, steps: int | None) -> list[Text]:
+    """Return every text that a run reads once, in the order in which it is read first: those that
+    are judged, then those of the steps, of which a run of some hours (None) reads all."""
+    texts = {text.number: text for text in data.judged()}
+    most = len(texts.keys() | {text.number for text in data.train})
+    taken = None if steps is None else steps * order.per_step
+    for text in islice(order.texts_from(0), taken):
+        if len(texts) == most:
+            break
+        texts[text.number] = text
+    return list(texts.values())
+
+
 class Order:
-    """The texts and anchors of each step: all texts once per epoch, shuffled by the seed. Those of
-    the next step are drawn while this one is computed."""
+    """The texts and anchors of each step, which takes `per_step` texts: all of them once per epoch,
+    shuffled by the seed. Those of the next step are drawn while this one is computed."""
 
     def __init__(self, texts: Sequence[Text], per_step: int, anchors: int, seed: int) -> None:
-        self._texts, self._per_step = texts, per_step
+        self._texts, self.per_step = texts, per_step
         self._anchors, self._seed = anchors, seed
         self._shuffled: tuple[int, np.ndarray] = (-1, np.empty(0, dtype=np.int64))
         self._drawer = ThreadPoolExecutor(1)
@@ -308,13 +328,23 @@ class Order:
         assert self._drawn is not None, "step() comes first"
         return self._drawn[1].result()
 
+    def texts_from(self, step: int) -> Iterator[Text]:
+        """Yield the texts of a step and of all that follow it, without end."""
+        epoch, place = divmod(step * self.per_step, len(self._texts))
+        while True:
+            for index in self._permutation(epoch)[place:]:
+                yield self._texts[index]
+            epoch, place = epoch + 1, 0
+
     def _draw(self, step: int) -> list[Pick]:
-        return [self._pick(step * self._per_step + turn) for turn in range(self._per_step)]
+        return [self._pick(step * self.per_step + turn) for turn in range(self.per_step)]
 
     def _pick(self, turn: int) -> Pick:
         epoch, place = divmod(turn, len(self._texts))
         if self._shuffled[0] != epoch:
-            random = random_for(self._seed, epoch, SHUFFLE)
-            self._shuffled = epoch, random.permutation(len(self._texts))
+            self._shuffled = epoch, self._permutation(epoch)
         text = self._texts[self._shuffled[1][place]]
         return Pick(text, draw_anchors(text, self._anchors, self._seed, epoch))
+
+    def _permutation(self, epoch: int) -> np.ndarray:
+        return random_for(self._seed, epoch, SHUFFLE).permutation(len(self._texts))

@@ -26,8 +26,8 @@ Provenance = Mapping[str, Any]  # the content of the file
 # Settings that say where and how a run was computed, and not what.
 OF_THE_MACHINE = (
     "features_gb", "features_folder", "features_folder_gb", "features_only", "features_wait",
-    "features_wait_minutes", "save_every", "shard_target", "target_devices", "target_python",
-    "target_url", "threads", "trackers",
+    "features_wait_minutes", "features_passing", "save_every", "shard_target", "target_devices",
+    "target_python", "target_url", "threads", "trackers",
 )  # fmt: skip
 MADE = ("init", "data", "settings", "step")  # what a later run keeps of the drafter it begins from
 RESULT = ("set", "role", "temperature", "requests")  # of an evaluation's result

@@ -29,7 +29,7 @@ from paceline.models.loader import identity
 from paceline.models.networks import DTYPES, check_device
 from paceline.models.tensors import EMBEDDING
 from paceline.training import export
-from paceline.training.config import OF_BLOCKS, TrainConfig
+from paceline.training.config import TrainConfig
 from paceline.training.data import (
     frequent_tokens,
     read_data,
@@ -39,7 +39,8 @@ from paceline.training.data import (
 )
 from paceline.training.form import TrainingForm
 from paceline.training.losses import Head, Objective
-from paceline.training.shape import check_fit, drafter_json, mask_token, reshaped
+from paceline.training.passing import Passing, write_asked
+from paceline.training.shape import check_fit, check_shape, drafter_json, mask_token, reshaped
 from paceline.training.state import DRAFTER, STATE, restore_folder
 from paceline.training.target_engines import (
     OtherModel,
@@ -49,6 +50,7 @@ from paceline.training.target_engines import (
     other_model,
     soft_tokens,
 )
+from paceline.training.telling import line
 from paceline.training.trackers import Tracker, open_trackers, tracker_package
 from paceline.training.trainer import Trainer
 from paceline.training.workers import Workers, keep_freed_memory
@@ -75,18 +77,31 @@ def train(config: TrainConfig, show: Callable[[str], None]) -> TrainingResult:
             with locked(config.folder):
                 pass  # a folder that is taken is refused before anything is loaded
         trainer = prepare(config, workers, show if workers.first else None)
-        with closing(trainer.target), locked(config.folder) if workers.first else nullcontext():
+        with closing(trainer.target), _held(config) if workers.first else nullcontext():
             _run(trainer, show)
     return _result(trainer)
+
+
+@contextmanager
+def _held(config: TrainConfig) -> Iterator[None]:
+    """Hold what no other run may write to at the same time."""
+    with locked(config.folder):
+        if config.features_passing and config.features_folder is not None:
+            with locked(Path(config.features_folder), "features_folder"):
+                yield
+        else:
+            yield
 
 
 def write_features(config: TrainConfig, show: Callable[[str], None]) -> None:
     """Fill `config.features_folder` with the features of every text that a run of these settings
     reads, in the order in which it does; what is there already stays. Trains nothing, and does not
-    touch the run's folder: the run may go on beside it.
+    touch the run's folder: the run may go on beside it. With `config.features_passing` those that
+    the run asks for are written, until it asks for nothing more.
 
     Raises InvalidRequest or ModelError before anything is computed, and InvalidRequest (field
-    `features_folder_gb`) where the folder, or the disk, has no room for a text.
+    `features_folder_gb`, or `features_folder` with features_passing) where the folder, or the disk,
+    has no room for a text.
     """
     if not config.shard_target:  # which keeps none
         config = replace(config, features_gb=0.0)
@@ -95,6 +110,11 @@ def write_features(config: TrainConfig, show: Callable[[str], None]) -> None:
         texts, folder = trainer.texts_to_read(), trainer.target.folder
         assert folder is not None, "the settings say so"
         with closing(trainer.target):
+            if config.features_passing:
+                minutes = config.value("features_wait_minutes")
+                texts = [*trainer.data.judged(), *trainer.data.train]
+                write_asked(trainer.target, texts, config.texts, minutes, workers, show)
+                return
             for at in range(0, len(texts), config.texts):
                 share = workers.mine(texts[at : at + config.texts])
                 trainer.target.fetch(share)
@@ -178,8 +198,7 @@ def _run(trainer: Trainer, show: Callable[[str], None]) -> None:
         config.folder.mkdir(parents=True, exist_ok=True)
         restore_folder(config.folder / DRAFTER)
         _check_room(trainer)
-        if config.features_wait and trainer.target.folder is not None:
-            trainer.target.folder.ask_for(trainer.texts_to_read())
+        _ask_others(trainer)
         show(describe(trainer, resumed))
         begin = trainer.step + (1 if resumed else 0)
         trackers = open_trackers(config.trackers, config.folder, asdict(config), begin)
@@ -194,9 +213,28 @@ def _run(trainer: Trainer, show: Callable[[str], None]) -> None:
     try:
         with ending_on_signals(trainer.stop):
             trainer.run(log)
+        if trainer.passing is not None:
+            trainer.passing.end()
     finally:
+        if trainer.passing is not None:
+            trainer.passing.close()
         for tracker in trackers:
             tracker.close()
+
+
+def _ask_others(trainer: Trainer) -> None:
+    """Have those who write the features know what this run waits for: all of it, or its beginning
+    where features are passed on."""
+    config, folder = trainer.config, trainer.target.folder
+    if not config.features_wait or folder is None:
+        return
+    if not config.features_passing:
+        folder.ask_for(trainer.texts_to_read())
+        return
+    most_gb = config.value("features_folder_gb")
+    data, steps = trainer.data, config.total_steps(len(trainer.data.train))
+    trainer.passing = Passing(folder, most_gb, data, trainer.order, steps)
+    trainer.ask()
 
 
 def prepare(
@@ -217,7 +255,7 @@ def prepare(
     hf = _drafter_config(config, found, model, checkpoint, seen)
     shape = read_dflash_config(hf)
     check_fit(shape, found.shape, found.eos_ids, seen)
-    _check_shape(config, shape)
+    check_shape(config, shape)
     ids = _head_ids(config, shape, token_counts(data.train, found.shape.vocab_size), checkpoint)
     soft = soft_tokens(config, data.train)
     target = build_target(config, found, model, shape, soft)
@@ -305,23 +343,6 @@ def _drafter(
     return module
 
 
-def _check_shape(config: TrainConfig, shape: DFlashConfig) -> None:
-    """Raise InvalidRequest for a setting that the drafter's shape leaves without effect."""
-    short = config.short_block
-    if short is not None and short >= shape.block_size:
-        raise InvalidRequest("short_block", short, f"less than the block's {shape.block_size}")
-    slots = shape.block_size - 1
-    if config.round_costs and len(config.round_costs) != slots:
-        given, expected = list(config.round_costs), f"{slots} numbers, one for each drafted token"
-        raise InvalidRequest("round_costs", given, expected)
-    if config.weights != "dpace" and config.mix.keys() <= OF_BLOCKS and shape.second is None:
-        expected = "an objective of single slots in mix, such as ce, or generation dflash2"
-        raise InvalidRequest("weights", config.weights, expected)
-    for name in ("selector_share", "selector_rank"):
-        if getattr(config, name) is not None and shape.second is None:
-            raise InvalidRequest(name, getattr(config, name), "generation dflash2")
-
-
 def _head_ids(
     config: TrainConfig,
     shape: DFlashConfig,
@@ -375,22 +396,3 @@ def _slow_numbers(config: TrainConfig) -> str:
     speeds = product_speeds()
     times = speeds.float32 / speeds.bfloat16
     return f"; computed in float32, which this CPU multiplies {times:.1f} times as fast as bfloat16"
-
-
-def line(step: int, numbers: Mapping[str, float]) -> str:
-    """Return one line out of an entry of the log."""
-    lengths = [f"{k[: -len('/al')]} AL {v:.3f}" for k, v in numbers.items() if k.endswith("/al")]
-    fallen = [f"REGRESSION {k} -{100 * v:.0f}%" for k, v in numbers.items() if "regression" in k]
-    if "decay_steps" in numbers:
-        return f"step {step}: the learning rate falls, for {numbers['decay_steps']} steps"
-    if "forecast/al" in numbers:
-        low, high = numbers["forecast/low"], numbers["forecast/high"]
-        lengths[-1] += f" ({low:.2f} to {high:.2f})"
-    gaps = [f"production {k} {v:.2f}" for k, v in numbers.items() if k.startswith("gap/")]
-    if "loss" not in numbers:
-        return ", ".join([f"step {step}", *lengths, *gaps, *fallen])
-    return (
-        f"step {step}: loss {numbers['loss']:.3f}, {', '.join(lengths)}, "
-        f"{numbers['slots_per_second']:.0f} slots/s, "
-        f"{100 * numbers.get('peak_share/all', 0):.0f}% of the matmul peak"
-    )

@@ -11,7 +11,7 @@ from paceline.models.any_target import TargetShape
 from paceline.models.dflash.checkpoint import DFlashCheckpoint
 from paceline.models.dflash.config import DFlashConfig, default_layer_ids
 from paceline.models.tokenizer import Tokenizer
-from paceline.training.config import DEFAULTS, TrainConfig
+from paceline.training.config import DEFAULTS, OF_BLOCKS, TrainConfig
 
 CONVOLUTION = {"conv_kernel_size": 2, "conv_group_size": 16, "selector_top_k": 16}
 # Entries of config.json that are the same for every new drafter.
@@ -156,3 +156,20 @@ def mask_token(
             return int(token)
     expected = "an id of the vocabulary that text never contains; none was found"
     raise InvalidRequest("mask_token", None, expected)
+
+
+def check_shape(config: TrainConfig, shape: DFlashConfig) -> None:
+    """Raise InvalidRequest for a setting that the drafter's shape leaves without effect."""
+    short = config.short_block
+    if short is not None and short >= shape.block_size:
+        raise InvalidRequest("short_block", short, f"less than the block's {shape.block_size}")
+    slots = shape.block_size - 1
+    if config.round_costs and len(config.round_costs) != slots:
+        given, expected = list(config.round_costs), f"{slots} numbers, one for each drafted token"
+        raise InvalidRequest("round_costs", given, expected)
+    if config.weights != "dpace" and config.mix.keys() <= OF_BLOCKS and shape.second is None:
+        expected = "an objective of single slots in mix, such as ce, or generation dflash2"
+        raise InvalidRequest("weights", config.weights, expected)
+    for name in ("selector_share", "selector_rank"):
+        if getattr(config, name) is not None and shape.second is None:
+            raise InvalidRequest(name, getattr(config, name), "generation dflash2")

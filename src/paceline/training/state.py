@@ -38,6 +38,7 @@ FREE = (
     "features_only",
     "features_wait",
     "features_wait_minutes",
+    "features_passing",
     "target_python",
     "target_devices",
     "target_url",

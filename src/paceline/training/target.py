@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -52,6 +52,11 @@ class TrainingTarget:
     def prefer(self, texts: Sequence[Text]) -> None:
         """Keep these texts before any others."""
         self._preferred = {text.number: len(text) - text.needed(self.window) for text in texts}
+
+    @property
+    def in_memory(self) -> Collection[int]:
+        """The numbers of the texts that are kept in memory."""
+        return self._kept.keys()
 
     def expect(self, texts: Sequence[Text]) -> None:
         """Begin to read from disk what is there of texts that are asked for soon."""

@@ -12,7 +12,7 @@ from paceline.models.any_target import AnyTarget
 from paceline.models.dflash.config import DFlashConfig
 from paceline.models.loader import identity
 from paceline.models.networks import DTYPES, build_network
-from paceline.training.config import TargetEngine, TrainConfig
+from paceline.training.config import GIB, TargetEngine, TrainConfig
 from paceline.training.feature_folder import FeatureFolder, FeatureSource
 from paceline.training.packs import Text
 from paceline.training.sglang_target import SGLangModel
@@ -28,7 +28,6 @@ from paceline.training.workers import Workers
 from paceline.training.written_target import ShownTarget, WrittenModel, WrittenTarget
 
 log = logging.getLogger(__name__)
-GIB = 1 << 30
 # A target that another engine than ours computes, or another process.
 OtherModel = TransformersModel | VLLMModel | SGLangModel | WrittenModel
 
@@ -167,4 +166,5 @@ def feature_folder(
         # A process that shows nothing may be the only one that waits.
         waiting = Waiting(path, config.value("features_wait_minutes"), show or log.warning)
     width = len(source.layers) * found.shape.hidden_size
-    return FeatureFolder(path, source, most, workers.count, pinned, waiting, width)
+    passing = config.features_passing
+    return FeatureFolder(path, source, most, workers.count, pinned, waiting, width, passing)

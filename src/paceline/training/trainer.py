@@ -20,7 +20,7 @@ from paceline.training.attention import pads
 from paceline.training.average import Average
 from paceline.training.config import TrainConfig
 from paceline.training.cost import StepCosts
-from paceline.training.data import Data, Order
+from paceline.training.data import Data, Order, texts_in_order
 from paceline.training.evaluation import BlockTally, Progress, Score, mean_length, packs_of
 from paceline.training.form import TrainingForm
 from paceline.training.losses import SlotLosses, position_weights
@@ -35,6 +35,7 @@ from paceline.training.packs import (
     seed_for,
     side_by_side,
 )
+from paceline.training.passing import Passing
 from paceline.training.schedule import STOPPED, Schedule
 from paceline.training.seen import Seen, Soft
 from paceline.training.state import STABLE, STATE, load_state, save_state
@@ -76,6 +77,7 @@ class Trainer:
         self._earlier, self._began = 0.0, time.monotonic()
         self._stopping = False
         self._telling = Telling()
+        self.passing: Passing | None = None
 
     @property
     def seconds(self) -> float:
@@ -178,22 +180,20 @@ class Trainer:
         return True
 
     def texts_to_read(self) -> list[Text]:
-        """Return every text that the run reads once, in the order in which it is read first: those
-        that are judged, then those of the steps, of which a run of some hours reads all."""
-        data, texts = self.data, dict[int, Text]()
-        for sets in (data.held_out, data.out_of_domain, data.foreign):
-            texts |= {text.number: text for part in sets.values() for text in part}
-        most, step = len(texts.keys() | {text.number for text in data.train}), 0
-        end = self.config.total_steps(len(data.train))
-        while len(texts) < most and (end is None or step < end):
-            texts |= {pick.text.number: pick.text for pick in self.order.step(step)}
-            step += 1
-        return list(texts.values())
+        """Return every text that the run reads, in the order in which it is read first."""
+        steps = self.config.total_steps(len(self.data.train))
+        return texts_in_order(self.data, self.order, steps)
+
+    def ask(self) -> None:
+        """Ask those who write the features for what is read next, where they are passed on."""
+        if self.passing is not None:
+            self.passing.ask(self.step, () if self.workers.count > 1 else self.target.in_memory)
 
     def take_step(self) -> None:
         """Take one optimizer step over the next texts."""
         config, workers, start = self.config, self.workers, self._costs.now()
         picks = self.order.step(self.step)
+        self.ask()
         if self.target.folder is not None:
             self.target.expect([pick.text for pick in workers.mine(self.order.coming())])
         blocks = sum(len(pick.anchors) for pick in picks)

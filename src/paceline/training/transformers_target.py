@@ -6,20 +6,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 
 from paceline.core import ModelError
-from paceline.core.config_fields import ConfigFields
-from paceline.models.any_target import AnyTarget, transformers_config
-from paceline.models.json_files import read_json
+from paceline.models.any_target import AnyTarget
 from paceline.models.whole_sequences import side_by_side
+from paceline.training.causal_model import decoder_layers, load_causal_model, load_spread
 from paceline.training.packs import Text
 from paceline.training.seen import Seen
 from paceline.training.target import TrainingTarget, likely_tokens
@@ -44,48 +40,22 @@ class TransformersModel:
         self, target: AnyTarget, dtype: torch.dtype, device: str, workers: Workers | None = None
     ) -> None:
         self.device, self.workers = device, workers
-        self.module = load_causal_model(target, dtype, device if workers is None else None)
+        if workers is None:
+            self.module = load_causal_model(target, dtype, device)
+        else:
+            self.module = load_spread(target, dtype, workers)
         self.embedding = _matrix(self.module.get_input_embeddings(), target)
         self.head = _matrix(self.module.get_output_embeddings(), target)
-        decoder = self.module.get_decoder()
-        layers = getattr(decoder, "layers", None)
-        if not isinstance(layers, nn.ModuleList):
-            raise ModelError(f"{target.name}: {type(decoder).__name__} has no list of layers")
-        self.layers = layers
-        if len(self.layers) != target.shape.num_layers:
-            raise ModelError(
-                f"{target.name}: transformers has {len(self.layers)} layers of it, and its config "
-                f"{target.shape.num_layers}"
-            )
+        self.layers = decoder_layers(self.module, target)
         self.operations = 2.0 * _weights_of_a_token(self.layers, self.module.config)
         self._cuts_logits = "logits_to_keep" in inspect.signature(self.module.forward).parameters
         self._taps: dict[int, torch.Tensor] = {}
         self._read = torch.Size((0, 0))  # texts and tokens of the last forward
-        if workers is not None:
-            self._spread(workers)
 
     def tap(self, layers: Sequence[int]) -> None:
         """Keep the outputs of these layers, which number from 0, in every forward."""
         for index in set(layers):
             self.layers[index].register_forward_hook(partial(self._keep, index))
-
-    def _spread(self, workers: Workers) -> None:
-        """Spread the layers over all processes; each keeps the rest, embedding and head, whole.
-
-        What was read from the checkpoint is mapped, so that no process holds more than its share of
-        the layers and the one that computes, where the checkpoint has the numbers of this dtype.
-        compressed-tensors are restored before, as a whole in each process.
-        """
-        stored = getattr(self.module.config, "quantization_config", None)
-        if stored is not None and stored.quant_method == "compressed-tensors":
-            _restore(self.module)
-        mesh = init_device_mesh(torch.device(workers.device).type, (workers.count,))
-        for layer in self.layers:
-            fully_shard(layer, mesh=mesh, reshard_after_forward=True)
-        self.module = self.module.to(workers.device)
-        self.embedding, self.head = (
-            part.to(workers.device) for part in (self.embedding, self.head)
-        )
 
     def _keep(self, index: int, module: nn.Module, inputs: object, output: object) -> None:
         """Keep the features of a layer. Raises ModelError for what is no row of the hidden size for
@@ -211,17 +181,20 @@ class ShardedTarget(TransformersTarget):
         self._fetched: dict[int, Seen] = {}
 
     def fetch(self, texts: Sequence[Text]) -> None:
-        """Read the texts that the folder lacks. A process that lacks fewer than another computes
-        FILLER as often."""
+        """Read the texts that the folder lacks. A process with fewer forwards than another computes
+        FILLER in the others."""
         self._fetched = {}  # before the next ones take as much memory
         workers = self._model.workers
         assert workers is not None, "its layers are spread"
         found = self._stored(texts)
         missing = list({text.number: text for text in texts if text.number not in found}.values())
-        rest = workers.most(len(missing)) - len(missing)
-        computed = self._compute([*missing, *[FILLER] * rest])
+        forwards = len(self._groups(missing))
+        rest = workers.most(forwards) - forwards  # all agree before anybody computes
+        computed = self._compute(missing)
+        for _ in range(rest):
+            self.compute_group([FILLER])
         self.computed_tokens += sum(map(len, missing))
-        for text, seen in zip(missing, computed[: len(missing)], strict=True):
+        for text, seen in zip(missing, computed, strict=True):
             found[text.number] = seen
             if self.folder is not None:
                 self.folder.write(text, seen)
@@ -232,62 +205,6 @@ class ShardedTarget(TransformersTarget):
     def read_all(self, texts: Sequence[Text]) -> list[Seen]:
         """Return what fetch() got ready."""
         return [self._fetched[text.number] for text in texts]
-
-    def _groups(self, texts: Sequence[Text]) -> list[list[int]]:
-        return [[index] for index in range(len(texts))]
-
-
-def load_causal_model(target: AnyTarget, dtype: torch.dtype, device: str | None) -> Any:
-    """Load a causal model, frozen, onto a device; None leaves it where it is read. Raises
-    ModelError, also for a checkpoint without all tensors of the model: transformers makes up
-    those that are missing."""
-    fields = ConfigFields(read_json(target.path / "config.json"))
-    kind = model_class(target.path, target.name)
-    options: dict[str, Any] = {"dtype": dtype, "local_files_only": True}
-    if device not in (None, "cpu") and fields.get("quantization_config"):
-        options["device_map"] = device  # such weights are often made on their device
-    try:
-        model, report = kind.from_pretrained(target.path, output_loading_info=True, **options)
-    except (OSError, ValueError, ImportError, RuntimeError) as error:
-        raise ModelError(f"{target.name}: transformers cannot load it ({error})") from error
-    if missing := sorted(report["missing_keys"]):
-        raise ModelError(f"{target.name}: its files lack {len(missing)} tensors: {missing[0]}…")
-    model = model.eval().requires_grad_(False)
-    return model if device is None or "device_map" in options else model.to(device)
-
-
-@torch.no_grad()
-def _restore(module: nn.Module) -> None:
-    """Restore compressed-tensors now: transformers does so in the first forward, by exchanging
-    parameters, which those of spread layers cannot be."""
-    from compressed_tensors.offload import remove_dispatch
-
-    module(torch.zeros(1, 2, dtype=torch.long), use_cache=False)
-    remove_dispatch(module)
-
-
-def model_class(folder: Path, name: str) -> Any:
-    """Return the class in transformers of the architecture that a checkpoint states. Underscores
-    may differ: Kimi-K2.5 states `KimiK25…`, and its class is `Kimi_K25…`. Raises ModelError."""
-    import transformers
-
-    names = ConfigFields(read_json(folder / "config.json")).words("architectures")
-    architecture = names[0] if names else "none named"
-    if (stated := getattr(transformers, architecture, None)) is not None:
-        return stated
-    unknown = f"{name}: transformers knows no architecture {architecture}"
-    try:
-        config = type(transformers_config(folder))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"{unknown}, and cannot read the config ({error})") from error
-    for mapping in (
-        transformers.MODEL_FOR_CAUSAL_LM_MAPPING,
-        transformers.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
-    ):
-        mapped = mapping.get(config, None)
-        if mapped and mapped.__name__.replace("_", "") == architecture.replace("_", ""):
-            return mapped
-    raise ModelError(unknown)
 
 
 def _matrix(module: nn.Module | None, target: AnyTarget) -> torch.Tensor:

@@ -33,7 +33,7 @@ class Waiting:
         latest, news = self._latest(), time.monotonic()
         looked, told = news, news - TELL_SECONDS
         while True:
-            stamp = _stamp(path)
+            stamp = stamp_of(path)
             if stamp not in (None, tried):
                 tried = stamp
                 if (seen := load()) is not None:
@@ -74,7 +74,7 @@ class Waiting:
         return max(folder.stat().st_mtime_ns for folder in folders)
 
 
-def _stamp(path: Path) -> tuple[int, ...] | None:
+def stamp_of(path: Path) -> tuple[int, ...] | None:
     """Return what changes when a file is replaced; None where there is none."""
     try:
         found = path.stat()

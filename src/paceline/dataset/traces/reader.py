@@ -56,7 +56,8 @@ ALL = Selection()
 @dataclass(frozen=True, slots=True)
 class TokenTrace:
     """The token ids of one answer, which a drafter may learn from or be scored on until they
-    expire; None: for ever. At `forced_places` of the output a grammar left no choice."""
+    expire; None: for ever. With `grammar` one bound the output, and left no choice at
+    `forced_places` of it."""
 
     id: str
     time: float
@@ -67,6 +68,7 @@ class TokenTrace:
     output_ids: tuple[int, ...]
     expires: float | None
     forced_places: tuple[int, ...] = ()
+    grammar: bool = False
 
 
 def request_tables(
@@ -141,7 +143,7 @@ def read_tokens(
     Raises InvalidRequest as request_tables().
     """
     columns = ("id", "time", "key", "scope", "drafter", "model", "app", "language", "region")
-    wanted = (*columns, *TOKEN_COLUMNS, "expires")
+    wanted = (*columns, *TOKEN_COLUMNS, "expires", "grammar")
     for table in request_tables(folder, selection, wanted):
         for row in table.to_pylist():
             allowed = row["scope"] == SHARED or (row["scope"] == OWN and row["key"] == for_key)
@@ -157,6 +159,7 @@ def read_tokens(
                 tuple(row["output_ids"]),
                 row["expires"],
                 tuple(row["forced_places"] or ()),
+                bool(row["grammar"]),
             )
 
 
