@@ -16,7 +16,11 @@ from paceline.training.causal_model import decoder_layers, load_restored
 from tests.training.foreign import FAMILIES, save_foreign
 from tests.training.test_quantised_targets import SERVED, checkpoints
 
-KINDS = [(family, None) for family in FAMILIES]
+QUICK = ("qwen3_moe", "qwen3_5", "gemma3")
+KINDS = [
+    (family, None) if family in QUICK else pytest.param(family, None, marks=pytest.mark.slow)
+    for family in FAMILIES
+]
 KINDS += [("qwen3_moe", "fp8"), ("gpt_oss", "mxfp4"), ("qwen3_moe", "int4"), (SERVED, "int8")]
 
 

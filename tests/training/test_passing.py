@@ -75,7 +75,10 @@ def most_bytes(tmp_path: Path) -> Iterator[list[int]]:
         watcher.join()
 
 
-@pytest.mark.parametrize("options", [{}, {"mix": {"kl": 1.0}, "soft_tokens": 4}], ids=str)
+SOFT = pytest.param({"mix": {"kl": 1.0}, "soft_tokens": 4}, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("options", [{}, SOFT], ids=str)
 def test_a_part_of_the_disk_is_enough(options, target, tmp_path):
     """The drafter is that of a run with all features, and both sides end."""
     trainset = write_random_set(tmp_path / "set", target, rows=ROWS)
@@ -179,6 +182,7 @@ def test_a_run_shorter_than_an_epoch_asks_for_its_own_texts(target, tmp_path):
     assert int(said[-1].split()[3]) == 10 * 4 + judged
 
 
+@pytest.mark.slow
 def test_texts_in_memory_are_not_asked_for(target, tmp_path):
     """Where the run's memory holds all texts, each is computed once, whatever the folder holds."""
     trainset = write_random_set(tmp_path / "set", target, rows=ROWS)

@@ -79,6 +79,7 @@ def test_a_run_waits_for_a_writer_that_is_killed_and_comes_back(target, tmp_path
     assert not alike(weights(drafter_of(changed)), drafter)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_goes_on_beside_its_writer(target, tmp_path):
     """It is killed while it waits for features and again in a step behind a save, goes on at its
     last save, and its drafter is that of a run that nothing disturbed."""
