@@ -18,7 +18,7 @@ from paceline.drafters.draw import Drawn
 from paceline.drafters.trees import SlotToken, best_tree, independent
 from paceline.engine.engine import Engine
 from paceline.kernels import build
-from paceline.kernels.trees import draft_tree
+from paceline.kernels.trees import can_grow, draft_tree
 from paceline.models.dflash.batch import BlockOutput
 from paceline.models.dflash.config import read_dflash_config
 from tests.drafters.watched import make_engine
@@ -64,7 +64,7 @@ def test_native_trees_are_those_of_the_twin(
     generator = torch.Generator().manual_seed(size)
     ids = torch.arange(size) * 3 + 1 if cut else None
     draws = BlockDraws(read_dflash_config(config_json()), "argmax", ids)
-    for spread in (0.3, 3.0):
+    for spread in (0.3, 3.0, 60.0):
         logits = spread * torch.randn(9, size, generator=generator)
         logits[:, 0] = -torch.inf
         best, places = logits.softmax(-1).max(-1)
@@ -73,6 +73,7 @@ def test_native_trees_are_those_of_the_twin(
         drafted = [Drawn(*pair) for pair in zip(tokens, [None] * 9, best.tolist(), strict=True)]
         rows = slice(1, 8)
         for nodes in (1, 7, 31):
+            assert can_grow(logits[rows])
             tree = draws._tree(output, rows, drafted[rows], nodes)
             with monkeypatch.context() as patch:
                 patch.setattr(block_draws, "can_grow", lambda _: False)

@@ -151,3 +151,6 @@ def test_blocks_are_copied_whole(network: Network) -> None:
     network.copy_blocks([4, 1, 3], [0, 5, 2])
     again = runner.forward([Scheduled(two, len(ids) - 1, 1)]).logits
     assert torch.equal(again, expected)
+    if isinstance(network, NativeNetwork):  # which writes to memory by itself
+        with pytest.raises(IndexError):
+            network.copy_blocks([0, 1], [2, 6])

@@ -59,6 +59,9 @@ def write(folder: Path, answer: EngineAnswer, **options: object) -> None:
         ({"response_format": {"type": "json_object"}}, True),
         ({"structured_outputs": {"choice": ["a", "b"]}}, True),
         ({"ebnf": "root ::= 'a'"}, True),
+        ({"sampling_params": {"json_schema": "{}"}}, True),
+        ({"sampling_params": {"top_k": 5}, "tool_choice": "auto"}, False),
+        ({"tool_choice": "required"}, True),
     ],
 )
 def test_what_a_grammar_bound_is_marked(

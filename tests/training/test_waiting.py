@@ -219,7 +219,7 @@ def test_a_folder_that_another_process_begins_is_new(target, trainset, tmp_path)
         ({"target_engine": "sglang", "target_url": "http://sglang"},
          "target_url: got 'http://sglang'; expected no features_wait beside it: a run that waits"),
         ({"features_wait": False, "features_wait_minutes": 1.0},
-         r"features_wait_minutes: got 1\.0; expected features_wait or features_passing"),
+         r"features_wait_minutes: got 1\.0; expected features_wait beside it, or both"),
     ],
     ids=str,
 )  # fmt: skip

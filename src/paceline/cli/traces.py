@@ -134,7 +134,7 @@ class TraceSetCommand:
     model: ModelOption = about(f"the target that answered: {MODEL_HELP}", DEFAULTS.model)
     app: str | None = about("only answers of this app", None, "all apps")
     schema: Annotated[Path, Strict(False)] | None = about(
-        "take the answers that a grammar bound: the file of the JSON schema that it was",
+        "take the answers that a grammar bound, whose JSON schema is in this file",
         None,
         "free answers",
     )
@@ -166,8 +166,8 @@ class TraceSetCommand:
         traces = list(read_tokens(self.folder, Selection(cohort=whose)))
         taken = [trace for trace in traces if trace.grammar == (bound is not None)]
         if others := len(traces) - len(taken):
-            how = "bound by a grammar: --schema takes those" if bound is None else "free"
-            print(f"answers left out that were {how}: {others}")
+            how = "a grammar bound (--schema takes those)" if bound is None else "were free"
+            print(f"answers left out that {how}: {others}")
         answers = sorted(map(traced_answer, taken), key=lambda answer: answer.time)
         size, largest = found.shape.vocab_size, max(map(_largest, answers), default=0)
         if largest >= size:

@@ -26,7 +26,7 @@ SCOPES = ("", OWN, SHARED)
 # Fields of vLLM's and SGLang's requests that bind an answer.
 GRAMMARS = (
     "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
-    "json_schema", "regex", "ebnf",
+    "json_schema", "regex", "ebnf", "structural_tag",
 )  # fmt: skip
 REQUEST_BYTES, ROUND_BYTES, TOKEN_BYTES = 1000, 150, 8
 
@@ -118,6 +118,9 @@ def _prompt_tokens(answer: EngineAnswer) -> int:
 
 def _is_bound(fields: Mapping[str, object]) -> bool:
     """Return whether the fields of a request bind its answer to a grammar."""
-    form = fields.get("response_format")
+    form, sampling = fields.get("response_format"), fields.get("sampling_params")
     kind = form.get("type") if isinstance(form, Mapping) else None
-    return kind not in (None, "text") or any(fields.get(name) for name in GRAMMARS)
+    forced = fields.get("tool_choice") not in (None, "none", "auto")
+    inner = sampling if isinstance(sampling, Mapping) else {}  # of SGLang's /generate
+    stated = any(fields.get(name) or inner.get(name) for name in GRAMMARS)
+    return kind not in (None, "text") or forced or stated

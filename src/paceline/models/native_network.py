@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import weakref
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from functools import partial
@@ -112,11 +113,12 @@ class KernelNetwork:
             ctypes.memset(layer.kv, 0, min(num_blocks, self.num_blocks) * self._block_bytes)
 
     def copy_blocks(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        assert self._kv is not None, "there are blocks"
-        caches = self._kv.data[: self._kv.used].view(len(self._layers), -1)
-        blocks = caches[:, : self.num_blocks * self._block_bytes]
-        blocks = blocks.view(torch.int64).view(len(blocks), self.num_blocks, -1)
-        blocks[:, list(targets)] = blocks[:, list(sources)]
+        if not all(0 <= block < self.num_blocks for block in (*sources, *targets)):
+            raise IndexError(f"blocks are below {self.num_blocks}, not {[*sources, *targets]}")
+        pairs = array("q", sources), array("q", targets)
+        addresses = [ctypes.c_void_p(pair.buffer_info()[0]) for pair in pairs]
+        count, threads = ctypes.c_int64(len(sources)), ctypes.c_int64(torch.get_num_threads())
+        self.library.pl_copy_blocks(self._structure_ref, *addresses, count, threads)
 
     def record(self, spans: Spans) -> None:
         self._spans, self._parts = spans, forward_parts(self._shape.num_layers)

@@ -98,10 +98,12 @@ def load_restored(target: AnyTarget, dtype: torch.dtype, only: Collection[int]) 
     stored = getattr(model.config, "quantization_config", None)
     if stored is not None and stored.quant_method == "compressed-tensors":
         from compressed_tensors.compressors import decompress_module
+        from compressed_tensors.quantization import QuantizationStatus
 
         compressor = model.hf_quantizer.compressor
-        for module in list(model.modules()):  # those that are not quantised stay
-            decompress_module(module, compressor.force_compression_format)
+        for module in list(model.modules()):
+            if getattr(module, "quantization_status", None) is QuantizationStatus.COMPRESSED:
+                decompress_module(module, compressor.force_compression_format)
         compressor.remove_decompression_hook(model)
     return model
 

@@ -298,7 +298,11 @@ class TrainConfig:
             ),
             ("features_passing", waits, "features_wait or features_only beside it"),
             ("features_wait", self.features_folder is not None, "features_folder beside it"),
-            ("features_wait_minutes", waits, "features_wait or features_passing beside it"),
+            (
+                "features_wait_minutes",
+                waits,
+                "features_wait beside it, or both features_only and features_passing",
+            ),
             ("shard_target", not self.features_wait, f"{NOT_WAITING} computes no target"),
             ("target_python", not self.features_wait, f"{NOT_WAITING} starts no vLLM"),
             ("target_devices", not self.features_wait, f"{NOT_WAITING} starts no vLLM"),

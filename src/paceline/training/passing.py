@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Container, Sequence
+from contextlib import suppress
 from itertools import islice
 
 from paceline.core import InvalidRequest
@@ -46,11 +47,12 @@ class Passing:
         needed = sum(map(folder.bytes_of, self._judged.values())) + sum(largest)
         if needed > self._most:
             expected = f"room for the {len(self._judged)} texts that are judged and for any "
-            expected += f"{LEAST_STEPS} steps: at least {needed / GIB:.3g}"
+            expected += f"{LEAST_STEPS} steps: at least {1.01 * needed / GIB:.3g}"
             raise InvalidRequest("features_folder_gb", most_gb, expected)
         self._first = self._end = 0  # the steps whose texts are asked for
         self._over = threading.Event()
         self._signs = threading.Thread(target=self._show_life, daemon=True)
+        folder.ask_for([])  # of an earlier run with other texts some may be there
         folder.say_asking(True)
         self._signs.start()
 
@@ -65,7 +67,7 @@ class Passing:
         coming, per_step = self._order.texts_from(step), self._order.per_step
         end, last = step, step + max(LEAST_STEPS, AHEAD // per_step)
         if self._steps is not None:
-            last = max(step + LEAST_STEPS, min(last, self._steps))
+            last = min(last, self._steps)
         while end < last:
             texts = {text.number: text for text in islice(coming, per_step)}
             fresh = [t for n, t in texts.items() if n not in asked and n not in in_memory]
@@ -91,7 +93,8 @@ class Passing:
 
     def _show_life(self) -> None:
         while not self._over.wait(ALIVE_SECONDS):
-            self._folder.show_life()
+            with suppress(OSError):  # of a shared disk; the next sign may do
+                self._folder.show_life()
 
 
 def write_asked(
@@ -147,6 +150,6 @@ def _check_known(folder: FeatureFolder, names: Sequence[str], known: Container[s
         expected = (
             f"a folder whose {ASKED} asks for texts of these settings; {unknown} of {len(names)} "
             "are others: give the command of the run that waits, with features_only in place of "
-            "features_wait"
+            "features_wait, and without features_folder_gb"
         )
         raise InvalidRequest(FIELD, str(folder.path), expected)

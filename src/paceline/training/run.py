@@ -78,7 +78,11 @@ def train(config: TrainConfig, show: Callable[[str], None]) -> TrainingResult:
                 pass  # a folder that is taken is refused before anything is loaded
         trainer = prepare(config, workers, show if workers.first else None)
         with closing(trainer.target), _held(config) if workers.first else nullcontext():
-            _run(trainer, show)
+            try:
+                _run(trainer, show)
+            finally:
+                if trainer.passing is not None:
+                    trainer.passing.close()
     return _result(trainer)
 
 
@@ -216,8 +220,6 @@ def _run(trainer: Trainer, show: Callable[[str], None]) -> None:
         if trainer.passing is not None:
             trainer.passing.end()
     finally:
-        if trainer.passing is not None:
-            trainer.passing.close()
         for tracker in trackers:
             tracker.close()
 

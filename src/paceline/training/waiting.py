@@ -64,7 +64,8 @@ class Waiting:
             f"{path.relative_to(self._folder)} in it, the features of a text of {tokens} tokens, "
             f"or a writer at work: nothing new came for {self._minutes:g} minutes. Give the "
             "writer's command again, the one of this run with features_only in place of "
-            "features_wait, and then this one: both go on from where they were"
+            "features_wait (and without features_folder_gb), and then this one: both go on from "
+            "where they were"
         )
         return InvalidRequest(FIELD, str(self._folder), expected)
 

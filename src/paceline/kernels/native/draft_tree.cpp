@@ -81,7 +81,7 @@ class Likeliest {
         places.resize(kept);
     }
 
-    double chance(float logit) const { return std::exp((double)(logit - top_)) / sum_; }
+    double chance(float logit) const { return std::exp(logit - top_) / (float)sum_; }
 
     std::vector<int32_t> places;
 

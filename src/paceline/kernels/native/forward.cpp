@@ -62,6 +62,18 @@ int pl_inject(const PlModel* model, const PlContext* context, void* workspace) {
                    [&](Worker& worker) { injection.run(worker); });
 }
 
+// Copies the keys and values of `count` blocks of all layers; no target is a source.
+void pl_copy_blocks(const PlModel* model, const int64_t* sources, const int64_t* targets,
+                    int64_t count, int64_t threads) {
+    const int64_t words = 2 * model->kv_heads * paceline::key_words(model->head_dim);
+#pragma omp parallel for num_threads((int)threads)
+    for (int64_t layer = 0; layer < model->layers; layer++)
+        for (int64_t i = 0; i < count; i++) {
+            uint32_t* kv = model->layer[layer].kv;
+            memcpy(kv + targets[i] * words, kv + sources[i] * words, words * sizeof(uint32_t));
+        }
+}
+
 // Rows of weights x[n, k] bf16 -> q[n, k] and their scales, as a product with rotated rows wants
 // them.
 int pl_quantize(const uint16_t* x, int64_t n, int64_t k, int64_t threads, int8_t* q,
