@@ -7,10 +7,11 @@ import random
 import pytest
 
 from paceline.drafters.context_trie import ContextTrie, make_trie
-from paceline.kernels.tries import NativeTrie, native_tries
+from paceline.kernels.build import runs_here
+from paceline.kernels.tries import NativeTrie
 from tests.drafters.test_context_trie import malloc_bytes, random_text
 
-pytestmark = pytest.mark.skipif(not native_tries(), reason="the kernels cannot be built here")
+pytestmark = pytest.mark.skipif(not runs_here(), reason="the kernels cannot be built here")
 
 
 def test_texts_that_come_and_go_draft_the_same_in_native_code() -> None:
@@ -76,5 +77,5 @@ def test_memory_that_was_forgotten_is_free(alphabet: int) -> None:
 
 def test_look_ups_use_native_tries_where_there_are_some(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(make_trie(4), NativeTrie)
-    monkeypatch.setattr("paceline.drafters.context_trie.native_tries", lambda: False)
+    monkeypatch.setattr("paceline.drafters.context_trie.runs_here", lambda: False)
     assert isinstance(make_trie(4), ContextTrie)

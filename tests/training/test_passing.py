@@ -80,7 +80,7 @@ SOFT = pytest.param({"mix": {"kl": 1.0}, "soft_tokens": 4}, marks=pytest.mark.sl
 
 @pytest.mark.parametrize("options", [{}, SOFT], ids=str)
 def test_a_part_of_the_disk_is_enough(options, target, tmp_path):
-    """The drafter is that of a run with all features, and both sides end."""
+    """The drafter equals that of a run with all features, and both sides end."""
     trainset = write_random_set(tmp_path / "set", target, rows=ROWS)
     most = part(target, trainset, tmp_path, **options)
     said: list[str] = []
@@ -186,7 +186,7 @@ def test_a_run_shorter_than_an_epoch_asks_for_its_own_texts(target, tmp_path):
 
 @pytest.mark.slow
 def test_texts_in_memory_are_not_asked_for(target, tmp_path):
-    """Where the run's memory holds all texts, each is computed once, whatever the folder holds."""
+    """The writer computes each text once if the run keeps all of them in memory."""
     trainset = write_random_set(tmp_path / "set", target, rows=ROWS)
     most = part(target, trainset, tmp_path)
     said: list[str] = []
@@ -215,7 +215,7 @@ def test_a_folder_with_features_to_keep_is_refused(target, trainset, tmp_path):
 
 
 def test_a_folder_that_holds_too_little_is_refused(target, trainset, tmp_path):
-    """With the room that is needed, which is enough."""
+    """The error names the room that is needed, and a run with that room succeeds."""
     little = {"features_folder_gb": 1e-6, **READER}
     with pytest.raises(
         InvalidRequest, match="features_folder_gb: got 1e-06; expected room"
@@ -240,7 +240,7 @@ def test_a_folder_through_which_features_pass_keeps_none(target, trainset, tmp_p
 
 
 def test_a_slow_run_does_not_end_its_writer(target, trainset, tmp_path):
-    """Nothing new is asked for meanwhile; a run that is gone does end it."""
+    """The writer waits while the run shows life, and ends with an error when the run is gone."""
     reading = prepare(settings(target, trainset, tmp_path, "run", **READER), Workers("cpu"))
     passing = Passing(reading.target.folder, 1.0, reading.data, reading.order, STEPS)
     passing.ask(0, ())

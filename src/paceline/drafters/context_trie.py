@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from paceline.drafters.continuations import BOUNDARY, Continuation, draft_from
-from paceline.kernels.tries import NativeTrie, native_tries
+from paceline.kernels.build import runs_here
+from paceline.kernels.tries import NativeTrie
 
 COMPARED = 8  # most recent occurrences on which the length of a match is measured
 
@@ -228,7 +229,7 @@ AnyTrie: TypeAlias = ContextTrie | NativeTrie
 
 def make_trie(max_context: int) -> AnyTrie:
     """Return a trie in native code, or in Python where no kernels can be built."""
-    return NativeTrie(max_context) if native_tries() else ContextTrie(max_context)
+    return NativeTrie(max_context) if runs_here() else ContextTrie(max_context)
 
 
 def _positions(entry: Entry | None) -> list[int]:

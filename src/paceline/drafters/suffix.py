@@ -31,7 +31,7 @@ from paceline.drafters.kinds import (
     whole,
 )
 from paceline.drafters.own_text import OwnTextDrafter
-from paceline.kernels.tries import native_tries
+from paceline.kernels.build import runs_here
 
 MIB = 2**20
 
@@ -124,7 +124,7 @@ class SuffixDrafter(OwnTextDrafter[_Text]):
         corpus: Corpus | None = None,
     ) -> None:
         super().__init__(name, max_draft_len)
-        native_tries()  # built here, where no request waits for it
+        runs_here()  # built here, where no request waits for it
         self.corpus, self.start_up_rows = corpus, list[tuple[str, str]]()
         if corpus is not None:
             self.version = f"corpus-{corpus.manifest.name}"

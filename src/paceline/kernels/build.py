@@ -109,6 +109,13 @@ def available() -> tuple[bool, str]:
         return False, str(error)
 
 
+@cache
+def runs_here() -> bool:
+    """Return whether the native kernels run here, by the first look: another would compile again
+    what failed."""
+    return available()[0]
+
+
 def find_compiler() -> str:
     """Return the path of a C++ compiler. Raises BuildError where there is none."""
     if sys.platform != "linux":

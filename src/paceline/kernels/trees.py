@@ -17,7 +17,7 @@ from paceline.kernels import build
 def can_grow(logits: torch.Tensor) -> bool:
     """Return whether draft_tree() takes these logits, [slots, tokens], on this machine."""
     fits = logits.device.type == "cpu" and logits.dtype is torch.float32 and logits.stride(1) == 1
-    return fits and build.available()[0]
+    return fits and build.runs_here()
 
 
 def draft_tree(

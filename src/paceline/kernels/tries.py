@@ -65,12 +65,6 @@ class NativeTrie:
 
 
 @cache
-def native_tries() -> bool:
-    """Return whether there are native tries here."""
-    return build.available()[0]
-
-
-@cache
 def _library() -> ctypes.PyDLL:
     """Return the kernels for short calls. Raises BuildError."""
     native, library = build.load().library, build.held()

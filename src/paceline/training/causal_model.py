@@ -113,7 +113,7 @@ def _with_layers(kind: Any, kept: Collection[int]) -> Any:
 
     def build(self: Any, *arguments: Any, **options: Any) -> None:
         kind.__init__(self, *arguments, **options)
-        tied = {*self.all_tied_weights_keys.items()}
+        tied = self.all_tied_weights_keys.items()
         if shared := sorted(name for pair in tied for name in pair if IN_A_LAYER.search(name)):
             raise ModelError(f"{kind.__name__}: layers share {shared[0]}, so they cannot be spread")
         layers = _layers(self, kind.__name__)
