@@ -8,29 +8,30 @@ train`, as '1 layer=--layers 1'; options behind `--` are those of every arm. Eac
 random weights for as many minutes, one after another, or for --steps, with which arms of equal
 slots are compared. Then `paceline evaluate` takes each drafter through the held-out and the
 foreign prompts of the set, or through the parts that --choices names: acceptance length, and speed
-against AR in turns, both with their 95% intervals. An arm that is finished in FOLDER is not
-repeated.
+against AR in turns, both with their 95% intervals, and beside each drafter the speed of suffix
+look-ups in the same turns, warmed with answers of the train split. Their own row has the median of
+their speeds. An arm that is finished in FOLDER is not repeated.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import shlex
+import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from harness import machine, table
 
 from paceline.dataset.run_log import read_log
+from paceline.evaluate.result import DRAFTER, Evaluation, SetResult
 
 CHOICES = ("on_task", "foreign")  # what is judged unless --choices says otherwise
-LOOK_UPS = ("ngram", "suffix")  # that `paceline evaluate` has beside every drafter
+SUFFIX = "suffix"
 
 
 def arm_of(text: str) -> tuple[str, list[str]]:
@@ -74,13 +75,30 @@ def learnt(run: Path) -> tuple[int, float, float]:
     return rows[-1]["step"], rows[-1]["slots"], rows[-1]["slots_per_second"]
 
 
-def cells(report: dict[str, Any]) -> Iterator[str]:
-    """Yield AL and speed of the drafter on each set of a report."""
-    for result in report["results"]:
-        (name,) = (name for name in result["acceptance"] if name not in LOOK_UPS)
-        length, speed = result["acceptance"][name], result["speed"][f"{name}/throughput"]
-        yield between(length["al"], length["al_interval"])
-        yield between(speed["speedup"], speed["speedup_interval"])
+def cells(report: Evaluation) -> Iterator[str]:
+    """Yield for each set AL and speed of the drafter, and its speed ÷ that of suffix look-ups."""
+    for result in report.results:
+        acceptance, speed = result.acceptance[DRAFTER], report.speed_of(result, DRAFTER)
+        assert speed is not None
+        yield between(acceptance.al, acceptance.al_interval)
+        yield between(speed.speedup, speed.speedup_interval)
+        yield f"{speed.speedup / suffix_speed(report, result):.2f}"
+
+
+def suffix_cells(reports: Sequence[Evaluation]) -> Iterator[str]:
+    """Yield the same of suffix look-ups, which meet the same texts in every report."""
+    for number, result in enumerate(reports[0].results):
+        speeds = [suffix_speed(report, report.results[number]) for report in reports]
+        acceptance = result.acceptance[SUFFIX]
+        yield between(acceptance.al, acceptance.al_interval)
+        yield f"{statistics.median(speeds):.2f} ({min(speeds):.2f} to {max(speeds):.2f} by arm)"
+        yield "1"
+
+
+def suffix_speed(report: Evaluation, result: SetResult) -> float:
+    speed = report.speed_of(result, SUFFIX)
+    assert speed is not None and speed.speedup is not None
+    return speed.speedup
 
 
 def between(middle: float, interval: Sequence[float] | None) -> str:
@@ -108,7 +126,8 @@ def main() -> None:
         argv, options = argv[: argv.index("--")], argv[argv.index("--") + 1 :]
     args = parser.parse_args(argv)
     args.options = options
-    rows = []
+    rows: list[tuple[str, ...]] = []
+    reports = []
     with tempfile.TemporaryDirectory() as scratch:
         folder = args.out or Path(scratch)
         for name, own in args.arms:
@@ -116,11 +135,13 @@ def main() -> None:
             if not (run / "report.json").exists():
                 train(args, run, own)
                 evaluate(args, run)
-            found = json.loads((run / "report.json").read_text())
+            reports.append(Evaluation.read_file(run / "report.json", "report"))
             steps, slots, rate = learnt(run)
-            rows.append((name, str(steps), f"{slots:.0f}", f"{rate:.0f}", *cells(found)))
+            rows.append((name, str(steps), f"{slots:.0f}", f"{rate:.0f}", *cells(reports[-1])))
             print(*rows[-1], sep=", ", flush=True)
-    parts = [f"{what}, {part}" for part in args.choices for what in ("AL", "speed ÷ AR")]
+    rows.append((f"`{SUFFIX}`, warmed", "", "", "", *suffix_cells(reports)))
+    measures = ("AL", "speed ÷ AR", "speed ÷ suffix")
+    parts = [f"{what}, {part}" for part in args.choices for what in measures]
     header = ("arm", "steps", "slots", "slots/s at the end", *parts)
     time = [] if "--steps" in args.options else [f"{args.minutes:g} minutes each"]
     training = ", ".join([*time, *([shlex.join(args.options)] if args.options else [])])

@@ -1,10 +1,10 @@
-"""Measure acceptance length and speed of draft trees beside chains.
+"""Measure acceptance length and speed of draft trees beside chains, and of suffix look-ups.
 
     python benchmarks/draft_trees.py MODEL DRAFTER [--nodes 7,15,31] [--policy fixed] [--prompts 12]
 
 One engine, requests alone at temperature 0, chat prompts, all variants of a prompt in turns. The
 acceptance length includes the bonus token. It does not depend on the machine under `fixed`; the
-times do. Every text must be that without speculation.
+times do. Every text must be that without speculation. Look-ups remember no other answer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from speculation import Run
 from paceline import LLM, SamplingParams
 from paceline.core import SpeculationStats, SpeculativeParams
 
-CHAIN, AR = "chain", "off"
+CHAIN, AR, SUFFIX = "chain", "off", "suffix"
 
 
 def main() -> None:
@@ -36,13 +36,13 @@ def main() -> None:
     trees = [int(nodes) for nodes in args.nodes.split(",")]
     llm = LLM(
         args.model,
-        f"d=dflash:{args.drafter}",
+        [f"d=dflash:{args.drafter}", SUFFIX],
         draft_policy=args.policy,
         draft_tree=max(trees),
         prefix_cache=False,
         max_model_len=1024,
     )
-    variants = [AR, CHAIN, *map(str, trees)]
+    variants = [AR, SUFFIX, CHAIN, *map(str, trees)]
     params = SamplingParams(temperature=0, max_tokens=args.tokens)
     stats = {name: SpeculationStats() for name in variants}
     rates: dict[str, list[float]] = {name: [] for name in variants}
@@ -65,8 +65,12 @@ def main() -> None:
 def one(llm: LLM, prompt: Sequence[int], params: SamplingParams, name: str) -> Run:
     room = llm.engine.drafting.room
     assert room is not None
-    room.nodes = 0 if name in (AR, CHAIN) else int(name)
-    return Run(llm.engine, prompt, params, SpeculativeParams(off=name == AR))
+    room.nodes = int(name) if name.isdecimal() else 0
+    wishes = {
+        AR: SpeculativeParams(off=True),
+        SUFFIX: SpeculativeParams(drafter=SUFFIX),
+    }.get(name, SpeculativeParams(drafter="d"))
+    return Run(llm.engine, prompt, params, wishes)
 
 
 def report(args, variants, stats, rates, seconds, tokens, same) -> None:
@@ -87,7 +91,7 @@ def report(args, variants, stats, rates, seconds, tokens, same) -> None:
     print(machine())
     asked = len(rates[CHAIN])
     title = f"{args.model}, {args.policy}, {asked} chat prompts of {args.tokens} tokens"
-    header = ("nodes", "AL incl. bonus", "depth", "tokens/s", "speed ÷ chain", "median")
+    header = ("drafts", "AL incl. bonus", "depth", "tokens/s", "speed ÷ chain", "median")
     table(f"{title}; {same} with one text", header, rows)
 
 

@@ -19,7 +19,7 @@ from paceline.engine.tree_path import TreePath
 from tests.engine import oracle
 from tests.engine.oracle import BIASED, EXACT, GAMMA, Outcomes, error, logits
 
-Walk = Callable[[TreePath, sampler.TargetRows], Verdict]
+Walk = Callable[[TreePath, Callable[[int], int]], Verdict]
 
 
 def tree_of(said: tuple[int, ...], nodes: int) -> tuple[DraftTree, list[int]]:
@@ -78,7 +78,7 @@ def law(
             target = sampler.TargetRows(
                 request, rows, argmax, finite, path.tokens, places=path.places, masks=path.masks
             )
-            verdict = walk(path, target)
+            verdict = walk(path, target.token)
             assert len(path.tokens) == verdict.accepted
             request.tokens += [*path.tokens, verdict.next_token]
         return tuple(request.output_ids[: oracle.LENGTH])
@@ -119,8 +119,8 @@ def test_control_a_walk_that_tries_another_child(outcomes: Outcomes) -> None:
     """Why the walk ends where the target's token is no child: to take a child all the same is to
     believe the draft."""
 
-    def generous(path: TreePath, rows: sampler.TargetRows) -> Verdict:
-        verdict = path.verify(rows)
+    def generous(path: TreePath, token_of: Callable[[int], int]) -> Verdict:
+        verdict = path.verify(token_of)
         node = path._nodes[-1] if path._nodes else -1
         children = [token for at, token in path._children if at == node]
         return verdict._replace(next_token=children[0]) if children else verdict

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
-from paceline.engine.branches import Branch, tables
+from paceline.engine.branches import tables
 from paceline.engine.scheduler import Scheduled
 from paceline.models.batch import BLOCK_SIZE
 
@@ -42,43 +43,37 @@ def branch_rows(scheduled: Sequence[Scheduled], starts: Sequence[int]) -> Branch
     shares: list[tuple[int, int]] = []
     end = starts[-1]
     for entry, first_row in zip(scheduled, starts, strict=False):
-        branches, anchor = entry.draft.branches, entry.start + entry.count - 1
-        block_tables += tables(entry.request.blocks, branches, anchor)
-        nodes = [*range(first_row + entry.count, first_row + entry.rows)]
+        start, count, branches = entry.start, entry.count, entry.draft.branches
+        anchor, blocks = start + count - 1, entry.request.blocks
+        block_tables += tables(blocks, branches, anchor)
+        nodes = [*range(first_row + count, first_row + entry.rows)]
         nodes += range(end, end + entry.draft.branch_rows)
         for branch in branches:
+            sequence, place = len(scheduled) + len(ends), anchor + 1 + branch.shared
             ids += branch.own_tokens
-            place = anchor + 1 + branch.shared
             positions += range(place, place + branch.count)
-            block = branch.block_span(anchor).start
-            if block * BLOCK_SIZE < entry.start:
-                copies.append((entry.request.blocks[block], branch.blocks[0]))
-            sequence = len(scheduled) + len(ends)
-            shares += [(row, sequence) for row in _before(entry, branch, first_row, nodes)]
+            block = place // BLOCK_SIZE
+            first = block * BLOCK_SIZE  # from here on its blocks are private
+            if first < start:
+                copies.append((blocks[block], branch.blocks[0]))
+            # What this forward computes of the private blocks before the branch's own nodes.
+            before = [*range(first_row + max(0, first - start), first_row + count)]
+            before += [
+                nodes[node] for node in branch.nodes[max(0, first - anchor - 1) : branch.shared]
+            ]
+            shares += [(row, sequence) for row in before]
             end += branch.count
             ends.append(end)
     shares.sort()
-    counts = np.bincount([row for row, _ in shares], minlength=end)
+    counts = [0] * (end + 1)
+    for row, _ in shares:
+        counts[row + 1] += 1
     return BranchRows(
         ids,
         positions,
         ends,
         block_tables,
         copies,
-        share_starts=np.concatenate([[0], np.cumsum(counts)]).astype(np.int32),
+        share_starts=np.array([*accumulate(counts)], dtype=np.int32),
         sharers=np.array([sequence for _, sequence in shares], dtype=np.int32),
     )
-
-
-def _before(
-    entry: Scheduled, branch: Branch, first_row: int, nodes: Sequence[int]
-) -> Iterator[int]:
-    """Yield the rows of the step that lie before a branch's first own node, in the same block.
-    `nodes` are the rows of the draft's nodes."""
-    anchor = entry.start + entry.count - 1
-    block = branch.block_span(anchor).start
-    for position in range(max(block * BLOCK_SIZE, entry.start), anchor + 1 + branch.shared):
-        if position <= anchor:
-            yield first_row + position - entry.start
-        else:
-            yield nodes[branch.nodes[position - anchor - 1]]

@@ -43,6 +43,7 @@ class Judge:
         """Tell `spans` where the time goes from now on."""
         self._spans = spans
         self._judge_plain = spans.around("commit", self._plain_round)
+        self._judge_plain_tree = spans.around("commit", self._plain_tree_round)
 
     def reads_logits(self, plan: Plan) -> bool:
         """Return whether some round of the step needs more than the argmax of its rows."""
@@ -85,9 +86,13 @@ class Judge:
                     if request.prompt_only and not request.pending:
                         request.finish_reason = FinishReason.LENGTH
                 elif self._is_plain(entry, stream := outputs[request.id]):
-                    judged.append(
-                        self._judge_plain(entry, stream, argmax[out:end], finite[out:end])
-                    )
+                    if entry.draft.branches:
+                        path = TreePath(entry.draft, out, branch_out, None)
+                        judged.append(self._judge_plain_tree(entry, stream, argmax, finite, path))
+                    else:
+                        judged.append(
+                            self._judge_plain(entry, stream, argmax[out:end], finite[out:end])
+                        )
                 else:
                     mask = masks.get(request.id)
                     if isinstance(mask, Exception):
@@ -128,9 +133,8 @@ class Judge:
 
     def _is_plain(self, entry: Scheduled, stream: Output) -> bool:
         """Return whether _plain_round() can judge the round."""
-        draft = entry.draft
-        alone = not draft.length or matches(entry.request, self.verifier)
-        return stream.plain and not draft.branches and alone
+        alone = not len(entry.draft) or matches(entry.request, self.verifier)
+        return stream.plain and alone
 
     def _plain_round(
         self, entry: Scheduled, stream: Output, argmax: list[int], finite: list[bool]
@@ -145,14 +149,37 @@ class Judge:
                 accepted += 1
         if not all(finite[: accepted + 1]):
             raise NotFinite(request.position + finite.index(False))
+        return self._commit_plain(entry, stream, argmax[: accepted + 1])
+
+    def _plain_tree_round(
+        self,
+        entry: Scheduled,
+        stream: Output,
+        argmax: list[int],
+        finite: list[bool],
+        path: TreePath,
+    ) -> JudgedRound:
+        """Do the same for a draft with branches, of the `argmax` of all rows of the step."""
+        places = path.places
+        verdict = path.verify(lambda row: argmax[places[row]])
+        for row, place in enumerate(places):
+            if not finite[place]:
+                raise NotFinite(entry.request.position + row)
+        if not path.on_trunk:
+            self._runner.keep_branch(entry, path.branch, verdict.accepted)
+        return self._commit_plain(entry, stream, [*path.tokens, verdict.next_token])
+
+    def _commit_plain(self, entry: Scheduled, stream: Output, tokens: list[int]) -> JudgedRound:
+        """Commit the drafted tokens that stand, and the target's own, which is the last."""
+        request = entry.request
         if request.first_token is None:
             request.first_token = time.monotonic()
-        commit = stream.commit_own(argmax[: accepted + 1])
+        commit = stream.commit_own(tokens)
         request.computed = entry.start + entry.count + len(commit.token_ids) - 1
         request.forced_tail = 0
         if request.drafter is not None:
             self._drafting.lengths.observe(entry, commit.token_ids)
-        return JudgedRound(entry, commit, Verdict(accepted, argmax[accepted]))
+        return JudgedRound(entry, commit, Verdict(len(tokens) - 1, tokens[-1]))
 
     def _round(self, entry: Scheduled, rows: TargetRows, path: TreePath | None) -> JudgedRound:
         """Verify one request's draft and commit what stands, up to where the stream ends, and what
@@ -164,7 +191,7 @@ class Judge:
                 verdict = verifier.verify(rows, draft.verified, draft.q)
                 stands = draft.tokens[: verdict.accepted]
             else:
-                verdict, stands = path.verify(rows), path.tokens
+                verdict, stands = path.verify(rows.token), path.tokens
                 if not path.on_trunk:
                     self._runner.keep_branch(entry, path.branch, verdict.accepted)
         tokens = [*stands, verdict.next_token]

@@ -6,11 +6,12 @@ and that token is the round's last. So the output is that of a chain, or of no d
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from paceline.core import Verdict
 from paceline.engine.branches import TRUNK
 from paceline.engine.draft import Draft
 from paceline.engine.masks import RowMasks
-from paceline.engine.sampler import TargetRows
 
 
 class TreePath:
@@ -45,9 +46,10 @@ class TreePath:
     def on_trunk(self) -> bool:
         return self.branch == TRUNK
 
-    def verify(self, rows: TargetRows) -> Verdict:
-        """Walk as far as the target's own tokens lead. `rows` are made of this path."""
-        node, token = -1, rows.token(0)
+    def verify(self, token_of: Callable[[int], int]) -> Verdict:
+        """Walk as far as the target's own tokens lead: token_of(i) is that behind the first i nodes
+        of the path, whose row is `places[i]`."""
+        node, token = -1, token_of(0)
         while (child := self._children.get((node, token))) is not None:
             node, branch = child
             if node in self._refused:
@@ -57,7 +59,7 @@ class TreePath:
             self._mask_places.append(node + 1)
             self.tokens.append(token)
             self.places.append(self._place(node, self._out + 1, self._branch_out))
-            token = rows.token(len(self.tokens))
+            token = token_of(len(self.tokens))
         return Verdict(len(self.tokens), token)
 
     def rows(self, first: int, count: int, branch_row: int) -> list[int]:
