@@ -3,6 +3,10 @@
 A step costs little more for a few rows than for one, then grows with every row, and with every
 token that a prompt's rows look back on. Draft lengths follow this cost (`engine.lengths`), and so
 does the share of prompts (`engine.prompt_share`).
+
+A few rows take as long as the weights take to read, many rows as long as they take to multiply
+with, and on a machine that is shared with others memory changes its pace far more than arithmetic
+does. So the two have paces of their own: where memory is slow, more rows cost little.
 """
 
 from __future__ import annotations
@@ -28,8 +32,10 @@ BUDGET = 8.0  # seconds of timing, after which sizes of a step are not timed, bu
 FEW = 8  # rows that show what looking back costs where the time is spent
 # Doubts are variances, in units of the noise of one step. The pace of a machine changes within a
 # few steps. What was timed hardly changes, but it may be wrong where it was not seen for long.
-PACE, PACE_DRIFT = 0.25, 0.05
+PACE, PACE_DRIFT = 0.25, 0.05  # of reading
+COMMON, COMMON_DRIFT = 0.02, 2e-3  # of everything together
 TIMED, TIMED_DRIFT, TIMED_MOST = 0.06, 5e-4, 0.25
+OVERLAP = 3  # power of the mean of reading and computing: 1 adds them up, infinity takes the larger
 OUTLIER = 2.0  # a step that took this many times longer than expected was held up by others
 
 
@@ -75,6 +81,9 @@ class StepCost:
     request beyond the first adds `per_request`. The rows of a request, of its prompt or not, add
     `per_key` for each token before them, whose keys and values are read, and `per_pair` for each of
     these and each row but the first.
+
+    `shape` is that of the grid's sizes when they were timed, when the weights took shape[0] to
+    read. Today they take `_reading` times as long, and then everything `_factor` times.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -90,8 +99,10 @@ class StepCost:
         grid = sorted(set(self.rows))
         if not grid or list(self.rows) != grid or len(grid) != len(self.shape):
             raise ValueError("not a grid of rows")
-        self.shape, self._factor = list(self.shape), 1.0
-        self._doubts, self._pace_doubt, self._looking_doubt = [TIMED] * len(grid), PACE, TIMED
+        self.shape, self._factor, self._reading = list(self.shape), 1.0, 1.0
+        self._timed_reading = self.shape[0]
+        self._doubts, self._looking_doubt = [TIMED] * len(grid), TIMED
+        self._reading_doubt, self._factor_doubt = PACE, COMMON
         self._seconds: list[float] | None = None
 
     @property
@@ -99,9 +110,16 @@ class StepCost:
         """At each of `rows`. More rows never cost less; a dip in what was measured is noise."""
         seconds = self._seconds  # the engine's thread may observe a step while others read
         if seconds is None:
-            seconds = [self._factor * most for most in accumulate(self.shape, max)]
+            today = map(self._today, self.shape)
+            seconds = [self._factor * most for most in accumulate(today, max)]
             self._seconds = seconds
         return seconds
+
+    def _today(self, timed: float) -> float:
+        """Return what a size takes at today's pace of reading that took `timed` seconds."""
+        read = self._timed_reading**OVERLAP * (self._reading**OVERLAP - 1)
+        least = timed * min(1.0, self._reading)
+        return max(timed**OVERLAP + read, least**OVERLAP) ** (1 / OVERLAP)
 
     @classmethod
     def measure(
@@ -144,16 +162,17 @@ class StepCost:
         return cost
 
     def rescale(self, pace: float) -> None:
-        self._factor *= pace
+        """A single row takes `pace` times as long as it did: memory is so much slower."""
+        self._reading *= pace
         self._seconds = None
 
     def observe(self, rows: int, seconds: float, requests: int = 1, back: float = 0.0) -> None:
         """A step of `rows` rows took `seconds`, the engine's own work included, drafting not.
 
-        A Kalman filter, without what ties its parts together: the pace, the sizes of a step, and
+        A Kalman filter, without what ties its parts together: the paces, the sizes of a step, and
         looking back. The news goes into each of them by what it moves and by how much it is in
         doubt. So a size that comes after many others takes most of its news for its own, and the
-        pace takes what steps of a well-known size say.
+        pace of reading takes what steps of few rows say.
         """
         if rows > self.rows[-1]:
             return
@@ -161,21 +180,29 @@ class StepCost:
         above = bisect_left(self.rows, rows)
         below = above if self.rows[above] == rows else above - 1
         share = (rows - self.rows[below]) / (self.rows[above] - self.rows[below] or 1)
-        own = shape[below] + share * (shape[above] - shape[below])
-        own += (requests - 1) * self.per_request
-        news = min(max(seconds / (self._factor * (own + back)), 1 / OUTLIER), OUTLIER) - 1
-        looked = back / (own + back)
+        least, most = self._today(shape[below]), self._today(shape[above])
+        back *= self._reading
+        own = least + share * (most - least) + (requests - 1) * self.per_request + back
+        news = min(max(seconds / (self._factor * own), 1 / OUTLIER), OUTLIER) - 1
+        looked = back / own
         lower, upper = (1 - looked) * (1 - share), (1 - looked) * share
+        read = (1 - share) * self._read_share(least) + share * self._read_share(most)
+        read = (1 - looked) * read + looked
         lower_gain, upper_gain = lower * doubts[below], upper * doubts[above]
-        pace_gain, looked_gain = self._pace_doubt, looked * self._looking_doubt
-        doubt = 1 + pace_gain + lower * lower_gain + upper * upper_gain + looked * looked_gain
+        factor_gain, reading_gain = self._factor_doubt, read * self._reading_doubt
+        looked_gain = looked * self._looking_doubt
+        doubt = 1 + factor_gain + read * reading_gain
+        doubt += lower * lower_gain + upper * upper_gain + looked * looked_gain
         news /= doubt
-        self._factor *= 1 + pace_gain * news
+        self._factor *= 1 + factor_gain * news
+        self._reading *= 1 + reading_gain * news
         shape[below] *= 1 + lower_gain * news
         shape[above] *= 1 + upper_gain * news
         self.per_key *= 1 + looked_gain * news
         self.per_pair *= 1 + looked_gain * news
-        self._pace_doubt += PACE_DRIFT - pace_gain**2 / doubt
+        self._factor_doubt += COMMON_DRIFT - factor_gain**2 / doubt
+        reading = self._reading_doubt - reading_gain**2 / doubt
+        self._reading_doubt = min(PACE, reading + PACE_DRIFT)
         doubts[below] -= lower_gain**2 / doubt
         doubts[above] -= upper_gain**2 / doubt
         looking = self._looking_doubt - looked_gain**2 / doubt
@@ -183,6 +210,10 @@ class StepCost:
         self._follow(below, above)
         self._doubts = [min(TIMED_MOST, each + TIMED_DRIFT) for each in doubts]
         self._seconds = None
+
+    def _read_share(self, today: float) -> float:
+        """Return how much of a size's seconds, `today`, changes as the pace of reading does."""
+        return min(1.0, (self._reading * self._timed_reading / today) ** OVERLAP)
 
     def _follow(self, below: int, above: int) -> None:
         """Move the sizes that are more in doubt than these two: more rows never cost less."""
@@ -199,7 +230,8 @@ class StepCost:
     def __call__(self, rows: int, requests: int = 1, back: float = 0.0) -> float:
         """Return the seconds of a step of so many rows and requests. `back` is the sum of what
         looking_back() says of its requests."""
-        return self._by_rows(rows) + self._factor * ((requests - 1) * self.per_request + back)
+        beside = (requests - 1) * self.per_request + self._reading * back
+        return self._by_rows(rows) + self._factor * beside
 
     def looking_back(self, start: int, count: int) -> float:
         """Return what `count` rows of a request after `start` tokens add by looking back: seconds
@@ -208,7 +240,7 @@ class StepCost:
 
     def reading(self, start: int) -> float:
         """Return what the first row after `start` tokens adds: seconds, at today's pace."""
-        return self._factor * self.per_key * start
+        return self._factor * self._reading * self.per_key * start
 
     def attending(self, start: int, count: int) -> float:
         """Return the part of what looking_back() says that grows with the rows."""
@@ -227,7 +259,7 @@ class StepCost:
             if start <= self.rows[above]:
                 end = min(end, self.rows[above])
             first = self(start, requests, back + len(found) * row_back)
-            slope += self._factor * row_back
+            slope += self._factor * self._reading * row_back
             found += [first + slope * more for more in range(end - start + 1)]
         return found
 
@@ -236,7 +268,7 @@ class StepCost:
         back for `row_back`."""
         count = max(1, count)
         each = (self._by_rows(rows + count) - self._by_rows(rows)) / count
-        return each + self._factor * row_back
+        return each + self._factor * self._reading * row_back
 
     def _by_rows(self, rows: int) -> float:
         above, slope = self._segment(rows)
