@@ -27,8 +27,9 @@ from pathlib import Path
 
 from harness import machine, table
 
+from paceline.bench.report.words import NOTHING
 from paceline.dataset.run_log import read_log
-from paceline.evaluate.result import DRAFTER, Evaluation, SetResult
+from paceline.evaluate.result import DRAFTER, Evaluation
 
 CHOICES = ("on_task", "foreign")  # what is judged unless --choices says otherwise
 SUFFIX = "suffix"
@@ -79,30 +80,31 @@ def cells(report: Evaluation) -> Iterator[str]:
     """Yield for each set AL and speed of the drafter, and its speed ÷ that of suffix look-ups."""
     for result in report.results:
         acceptance, speed = result.acceptance[DRAFTER], report.speed_of(result, DRAFTER)
-        assert speed is not None
+        beside = report.speed_of(result, SUFFIX)
+        assert speed is not None and beside is not None
         yield between(acceptance.al, acceptance.al_interval)
         yield between(speed.speedup, speed.speedup_interval)
-        yield f"{speed.speedup / suffix_speed(report, result):.2f}"
+        known = speed.speedup is not None and beside.speedup is not None
+        yield f"{speed.speedup / beside.speedup:.2f}" if known else NOTHING
 
 
 def suffix_cells(reports: Sequence[Evaluation]) -> Iterator[str]:
-    """Yield the same of suffix look-ups, which meet the same texts in every report."""
+    """Yield the same of suffix look-ups. They meet the same texts in every report, so their AL is
+    that of the first."""
     for number, result in enumerate(reports[0].results):
-        speeds = [suffix_speed(report, report.results[number]) for report in reports]
+        sides = [report.speed_of(report.results[number], SUFFIX) for report in reports]
+        speeds = [side.speedup for side in sides if side is not None and side.speedup is not None]
         acceptance = result.acceptance[SUFFIX]
         yield between(acceptance.al, acceptance.al_interval)
-        yield f"{statistics.median(speeds):.2f} ({min(speeds):.2f} to {max(speeds):.2f} by arm)"
+        arms = f"{statistics.median(speeds):.2f} ({min(speeds):.2f} to {max(speeds):.2f} by arm)"
+        yield arms if speeds else NOTHING
         yield "1"
 
 
-def suffix_speed(report: Evaluation, result: SetResult) -> float:
-    speed = report.speed_of(result, SUFFIX)
-    assert speed is not None and speed.speedup is not None
-    return speed.speedup
-
-
-def between(middle: float, interval: Sequence[float] | None) -> str:
+def between(middle: float | None, interval: Sequence[float] | None) -> str:
     """Return a number with its interval, which a few prompts do not have."""
+    if middle is None:
+        return NOTHING
     if interval is None:
         return f"{middle:.2f}"
     low, high = interval

@@ -73,7 +73,9 @@ def test_what_was_measured_is_found_again_at_todays_pace(clock: Clock, tmp_path:
     measured, clock.calls, clock.pace = clock.calls, 0, 1.5
     costs = starting_costs(source())
     assert costs.step(1) == pytest.approx(1.5 * step_seconds(1, 1))
-    assert costs.of("d").draft_seconds([7]) == pytest.approx(1.5 * Drafter().rehearse(1, 7))
+    for count in (1, 8):  # what its weights take to read is 0.1
+        seconds = costs.of("d").draft_seconds([7] * count)
+        assert seconds == pytest.approx(0.05 + Drafter().rehearse(count, 7))
     assert costs.step(48) == pytest.approx(step_seconds(48, 1), rel=0.05), "memory is slow"
     assert clock.calls < 6 < measured
     assert json.loads(table(tmp_path).read_text())["key"]["model"] == "m"
@@ -270,12 +272,13 @@ def test_costs_are_read_while_the_engine_observes_a_step() -> None:
 
     def observing(frame: Any, event: str, argument: Any) -> Any:
         if frame.f_code is StepCost.seconds.fget.__code__ and event == "line":  # type: ignore[attr-defined]
-            cost.observe(1, 1.0)
+            cost.observe(1, 1.5)
         return observing
 
     before = sys.gettrace()
     sys.settrace(observing)
     try:
-        assert cost.seconds == [1.0, 2.0]
+        first, last = cost.seconds
+        assert 1.0 <= first < last
     finally:
         sys.settrace(before)

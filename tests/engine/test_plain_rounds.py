@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,10 @@ import torch
 
 from paceline.core import OutputDelta, SamplingParams, TokenKind
 from paceline.engine.engine import Engine
+from paceline.engine.tree_path import TreePath
+from tests.engine.planted_trees import plant_trees
 from tests.engine.tiny import EngineFactory
+from tests.models.dflash.tiny import write_drafter
 
 PROMPTS = [[5, 6, 7, 8] * 8, [9, 10, 9, 10, 9], list(range(20, 60))]
 PARAMS = [
@@ -49,6 +53,82 @@ def test_plain_rounds_equal_verified_ones(make_engine: EngineFactory, drafter: s
     kinds = {kind for delta in fast for kind in delta["kinds"]}
     assert kinds == {TokenKind.BONUS} | ({TokenKind.ACCEPTED} if drafter else set())
     assert {delta["finish_reason"] for delta in fast} >= {None, "length", "stop"}
+
+
+@pytest.fixture
+def truth(make_engine: EngineFactory) -> dict[tuple[int, ...], list[int]]:
+    engine, answers = make_engine(), {}
+    for prompt in PROMPTS:
+        params = SamplingParams(temperature=0.0, **PARAMS[0])
+        (request,) = engine.make_requests(prompt, params, request_id="t")
+        engine.add([request])
+        while engine.has_work:
+            engine.step()
+        answers[tuple(prompt)] = request.output_ids
+    return answers
+
+
+def tree_engine(
+    make_engine: EngineFactory, folder: Path, truth: dict[tuple[int, ...], list[int]]
+) -> Engine:
+    engine = make_engine(f"d={write_drafter(folder / 'd', layers=2, block=8)}", draft_tree=12)
+    plant_trees(engine, truth)
+    return engine
+
+
+def test_plain_rounds_of_trees_equal_verified_ones(
+    make_engine: EngineFactory, tmp_path: Path, truth: dict[tuple[int, ...], list[int]]
+) -> None:
+    """Stops and the token limit in the middle of a branch included."""
+    fast, slow = (
+        deltas(tree_engine(make_engine, tmp_path, truth), plain=plain) for plain in (True, False)
+    )
+    assert fast == slow
+    assert {delta["finish_reason"] for delta in fast} >= {None, "length", "stop"}
+    assert sum(delta["kinds"].count(TokenKind.ACCEPTED) for delta in fast) > 50
+
+
+@pytest.mark.parametrize("reached", [True, False])
+def test_rows_of_branches_must_be_finite_where_the_path_reaches_them(
+    make_engine: EngineFactory,
+    tmp_path: Path,
+    truth: dict[tuple[int, ...], list[int]],
+    reached: bool,
+) -> None:
+    """Either all rows of branches are broken, or all that no path reaches."""
+    engine = tree_engine(make_engine, tmp_path, truth)
+    forward, broken_rows = engine.runner.forward, 0
+
+    def broken(scheduled: Any, *args: Any, logits: bool) -> Any:
+        nonlocal broken_rows
+        output = forward(scheduled, *args, logits=logits)
+        finite, branches = output.finite.clone(), sum(e.draft.branch_rows for e in scheduled)
+        argmax, branch_out, out = output.argmax.tolist(), len(finite) - branches, 0
+        finite[branch_out:] = False
+        for entry in scheduled:
+            if entry.draft.branches and not reached:
+                path = TreePath(entry.draft, out, branch_out, None)
+                path.verify(lambda row, path=path: argmax[path.places[row]])
+                finite[path.places] = True
+            out, branch_out = out + entry.outputs, branch_out + entry.draft.branch_rows
+        broken_rows += int((~finite).sum())
+        output.on_host, output.finite = None, finite
+        return output
+
+    engine.runner.forward = broken
+    for index, prompt in enumerate(PROMPTS * 4):
+        params = SamplingParams(temperature=0.0, **PARAMS[0])
+        engine.add(engine.make_requests(prompt, params, request_id=str(index)))
+    said: list[OutputDelta] = []
+    while engine.has_work:
+        said += engine.step()
+    last = [delta for delta in said if delta.finished]
+    ended = [delta for delta in last if delta.stop_reason == "model_not_finite"]
+    assert broken_rows > 50 and len(last) == 12
+    if reached:
+        assert ended and all("output token" in (delta.error or "") for delta in ended)
+    else:
+        assert not ended
 
 
 def test_rows_that_are_not_finite_end_plain_streams(make_engine: EngineFactory) -> None:

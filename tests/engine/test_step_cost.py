@@ -119,7 +119,7 @@ def test_where_memory_becomes_slow_many_rows_cost_little_more_than_before(plain:
     for _ in range(60):
         cost.observe(plain, true(plain))
     assert cost(plain) == pytest.approx(true(plain), rel=0.05)
-    assert cost(64) < 1.25 * true(64) and cost(64) / cost(8) < 6.2
+    assert cost(64) < 1.3 * true(64) and cost(64) / cost(8) < 6.4
     for _ in range(60):
         cost.observe(plain, StepCost(SIZES, FAST)(plain))
     assert cost(64) / cost(8) == pytest.approx(FAST[-1] / FAST[3], rel=0.1)
@@ -132,6 +132,36 @@ def test_a_row_alone_tells_the_pace_of_memory_at_the_start() -> None:
         assert cost(rows) == pytest.approx(true(rows), rel=0.2)
     cost.rescale(FAST[0] / SLOW[0])
     assert cost.seconds == pytest.approx(StepCost(SIZES, FAST).seconds)
+
+
+def test_a_table_of_slow_memory_learns_that_memory_is_fast() -> None:
+    cost, true = StepCost(SIZES, SLOW), StepCost(SIZES, FAST)
+    for _ in range(60):
+        cost.observe(1, true(1))
+        cost.observe(8, true(8))
+    assert cost(1) == pytest.approx(true(1), rel=0.1)
+    assert cost(8) == pytest.approx(true(8), rel=0.1)
+
+
+@pytest.mark.parametrize("pace", [0.6, 1.75])
+def test_what_rows_add_agrees_at_any_pace(pace: float) -> None:
+    cost = StepCost(SIZES, FAST, per_request=0.1, per_key=1e-4, per_pair=1e-5)
+    cost.rescale(pace)
+    back, row_back = cost.looking_back(2000, 1), cost.attending(2000, 2)
+    steps = cost.upwards(4, 80, 3, back, row_back)
+    assert steps == pytest.approx([cost(4 + i, 3, back + i * row_back) for i in range(81)])
+    assert cost.row_seconds(4, 8, row_back) == pytest.approx((steps[8] - steps[0]) / 8)
+    assert cost.reading(2000) == pytest.approx(pace * 0.2), "keys are read at the pace of memory"
+
+
+def test_slow_memory_makes_no_long_prompt_cheaper() -> None:
+    """Rows beyond the grid are arithmetic. No step of so many rows is ever learned from."""
+    before = 0.0
+    for pace in (0.6, 1.0, 1.4, 1.75):
+        cost = StepCost(SIZES, FAST)
+        cost.rescale(pace)
+        assert cost(512) >= before
+        before = cost(512)
 
 
 def test_where_arithmetic_becomes_slow_all_large_steps_are_dearer() -> None:

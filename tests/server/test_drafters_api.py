@@ -248,6 +248,16 @@ def test_what_the_server_holds_refuses_with_409_and_404(
     )
 
 
+def test_a_second_drafter_like_the_first_fits_what_is_kept_by_default(tmp_path: Path) -> None:
+    """The default keeps as much as the first one takes, whose layers may be int8."""
+    spec = f"dflash:{write_drafter(tmp_path / 'd', layers=40)}"
+    with served(drafter=f"first={spec}", spare_drafter_memory=None) as (engine, _, http):
+        first = engine.engine.drafters["first"]
+        assert load(http, "second", spec).status_code == 201
+        assert engine.engine.drafters["second"].weight_bytes == first.weight_bytes
+        assert load(http, "third", spec).json()["error"]["code"] == "no_room"
+
+
 def test_a_load_that_dies_is_a_500_and_harms_nobody(
     admin: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,10 @@ class Drafter(Protocol):
     parallel: bool = True
     weight_bytes: int = 0
 
+    def plan(self, target: TargetInfo) -> None:
+        """Set `weight_bytes` to what attach() is going to take around this target."""
+        return
+
     def attach(self, target: TargetInfo) -> None:
         """Called once before use. Raises ModelError when it does not fit the target, naming why."""
         return

@@ -35,7 +35,7 @@ from paceline.models.batch import BLOCK_SIZE, ForwardBatch
 from paceline.models.dflash.batch import DFlashNetwork
 from paceline.models.dflash.checkpoint import DFlashCheckpoint, Provenance, load_checkpoint
 from paceline.models.dflash.config import check_mask
-from paceline.models.dflash.networks import build_dflash, planned_bytes
+from paceline.models.dflash.networks import build_dflash, dflash_recipe, planned_bytes
 from paceline.models.networks import DTYPES
 from paceline.models.quantized import AUTO, INT8, UNQUANTIZED
 
@@ -105,10 +105,18 @@ class DFlashDrafter(StatefulDrafter[_Context]):
         self._dtype, self._backend, self._quantize = dtype, backend, quantize
         shape, size = config.layers, DTYPES[dtype].itemsize
         self.kv = KVSpec(shape.num_layers, shape.num_kv_heads, shape.head_dim, size)
-        recipe = UNQUANTIZED if quantize in (None, AUTO) else INT8  # AUTO: until attach() decides
+        recipe = UNQUANTIZED if quantize in (None, AUTO) else INT8  # AUTO: until there is a target
         self.weight_bytes = planned_bytes(config, DTYPES[dtype], self._head_ids, recipe)
         self._draws = BlockDraws(config, draw, self._head_ids)
         self._max_positions = shape.max_context
+
+    def plan(self, target: TargetInfo) -> None:
+        if target.network is not None:
+            recipe = dflash_recipe(
+                self.config, target.network, self._dtype, self._backend, self._quantize
+            )
+            dtype = DTYPES[self._dtype]
+            self.weight_bytes = planned_bytes(self.config, dtype, self._head_ids, recipe)
 
     def attach(self, target: TargetInfo) -> None:
         """Build the network around the target's embedding and head, with KV for its blocks."""

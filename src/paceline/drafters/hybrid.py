@@ -217,6 +217,11 @@ class HybridDrafter(StatefulDrafter[Standing]):
     def memories(self) -> Sequence[Memory]:
         return self.lookup.memories
 
+    def plan(self, target: TargetInfo) -> None:
+        self.lookup.plan(target)
+        self.dflash.plan(target)
+        self.weight_bytes = self.lookup.weight_bytes + self.dflash.weight_bytes
+
     def attach(self, target: TargetInfo) -> None:
         self.lookup.attach(target)
         self.dflash.attach(target)

@@ -72,8 +72,14 @@ class Line:
         return (base, slope) if base >= 0 else (0.0, self.products / self.squares)
 
     def rescale(self, pace: float) -> None:
-        self.seconds *= pace
-        self.products *= pace
+        """Make the base `pace` times as long: it is what weights take to read. Where nothing tells
+        the base from the slope, all of it."""
+        base, _ = self.fitted()
+        if not base:
+            self.seconds, self.products = pace * self.seconds, pace * self.products
+            return
+        self.seconds += (pace - 1) * base * self.count
+        self.products += (pace - 1) * base * self.amounts
 
     def __call__(self, amount: float) -> float:
         base, slope = self.fitted()

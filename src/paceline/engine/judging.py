@@ -132,8 +132,9 @@ class Judge:
         return judged, observed
 
     def _is_plain(self, entry: Scheduled, stream: Output) -> bool:
-        """Return whether _plain_round() can judge the round."""
-        alone = not len(entry.draft) or matches(entry.request, self.verifier)
+        """Return whether the argmax of each row says all that the round needs."""
+        draft = entry.draft
+        alone = not (draft.length or draft.branches) or matches(entry.request, self.verifier)
         return stream.plain and alone
 
     def _plain_round(

@@ -83,6 +83,7 @@ class DrafterBuilder:
         least //= 2  # where its layers become int8
         self._check_room(name, DrafterBytes(least), room, "at least ")
         drafter = make_drafters([text], self.context)[name]
+        drafter.plan(self.target)
         self._check_room(name, DrafterBytes.of(drafter, self.plan), room)
         drafter.attach(self.target)
         return drafter

@@ -6,7 +6,7 @@ does the share of prompts (`engine.prompt_share`).
 
 A few rows take as long as the weights take to read, many rows as long as they take to multiply
 with, and on a machine that is shared with others memory changes its pace far more than arithmetic
-does. So the two have paces of their own: where memory is slow, more rows cost little.
+does. So reading has a pace of its own: where memory is slow, more rows cost little.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ REPEATS = 3
 LONG = 1.0  # seconds of timing, after which nothing is timed again
 BUDGET = 8.0  # seconds of timing, after which sizes of a step are not timed, but lie on a line
 FEW = 8  # rows that show what looking back costs where the time is spent
-# Doubts are variances, in units of the noise of one step. The pace of a machine changes within a
-# few steps. What was timed hardly changes, but it may be wrong where it was not seen for long.
+# Doubts are variances, in units of the noise of one step. The pace of memory changes within a few
+# steps, that of everything together more slowly. What was timed hardly changes, but it may be wrong
+# where it was not seen for long.
 PACE, PACE_DRIFT = 0.25, 0.05  # of reading
-COMMON, COMMON_DRIFT = 0.02, 2e-3  # of everything together
+COMMON, COMMON_DRIFT = 0.05, 5e-3  # of everything together
 TIMED, TIMED_DRIFT, TIMED_MOST = 0.06, 5e-4, 0.25
-OVERLAP = 3  # power of the mean of reading and computing: 1 adds them up, infinity takes the larger
+OVERLAP = 3  # of reading and computing: powers are added, 1 adds seconds, infinity takes the larger
 OUTLIER = 2.0  # a step that took this many times longer than expected was held up by others
 
 
@@ -82,8 +83,9 @@ class StepCost:
     `per_key` for each token before them, whose keys and values are read, and `per_pair` for each of
     these and each row but the first.
 
-    `shape` is that of the grid's sizes when they were timed, when the weights took shape[0] to
-    read. Today they take `_reading` times as long, and then everything `_factor` times.
+    `shape` holds the seconds of each size at the pace at which they were timed: then the weights
+    took shape[0] to read. Today that takes `_reading` times as long, and everything `_factor`
+    times.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -115,11 +117,11 @@ class StepCost:
             self._seconds = seconds
         return seconds
 
-    def _today(self, timed: float) -> float:
-        """Return what a size takes at today's pace of reading that took `timed` seconds."""
-        read = self._timed_reading**OVERLAP * (self._reading**OVERLAP - 1)
-        least = timed * min(1.0, self._reading)
-        return max(timed**OVERLAP + read, least**OVERLAP) ** (1 / OVERLAP)
+    def _today(self, seconds: float) -> float:
+        """Return what a size takes at today's pace of reading that took `seconds` when timed."""
+        change = self._timed_reading**OVERLAP * (self._reading**OVERLAP - 1)
+        floor = seconds * min(1.0, self._reading)
+        return float(max(seconds**OVERLAP + change, floor**OVERLAP) ** (1 / OVERLAP))
 
     @classmethod
     def measure(
@@ -162,7 +164,8 @@ class StepCost:
         return cost
 
     def rescale(self, pace: float) -> None:
-        """A single row takes `pace` times as long as it did: memory is so much slower."""
+        """A single row takes `pace` times as long as it did when it was timed: memory is so much
+        slower."""
         self._reading *= pace
         self._seconds = None
 
@@ -180,14 +183,14 @@ class StepCost:
         above = bisect_left(self.rows, rows)
         below = above if self.rows[above] == rows else above - 1
         share = (rows - self.rows[below]) / (self.rows[above] - self.rows[below] or 1)
-        least, most = self._today(shape[below]), self._today(shape[above])
-        back *= self._reading
-        own = least + share * (most - least) + (requests - 1) * self.per_request + back
+        fewer, more = self._today(shape[below]), self._today(shape[above])
+        own = fewer + share * (more - fewer) + (requests - 1) * self.per_request + back
         news = min(max(seconds / (self._factor * own), 1 / OUTLIER), OUTLIER) - 1
         looked = back / own
-        lower, upper = (1 - looked) * (1 - share), (1 - looked) * share
-        read = (1 - share) * self._read_share(least) + share * self._read_share(most)
-        read = (1 - looked) * read + looked
+        # By how many percent the whole changes with each part's percent.
+        lower = (1 - looked) * (1 - share) * (shape[below] / fewer) ** OVERLAP
+        upper = (1 - looked) * share * (shape[above] / more) ** OVERLAP
+        read = looked + (1 - looked) * self.read_share(rows)
         lower_gain, upper_gain = lower * doubts[below], upper * doubts[above]
         factor_gain, reading_gain = self._factor_doubt, read * self._reading_doubt
         looked_gain = looked * self._looking_doubt
@@ -211,9 +214,10 @@ class StepCost:
         self._doubts = [min(TIMED_MOST, each + TIMED_DRIFT) for each in doubts]
         self._seconds = None
 
-    def _read_share(self, today: float) -> float:
-        """Return how much of a size's seconds, `today`, changes as the pace of reading does."""
-        return min(1.0, (self._reading * self._timed_reading / today) ** OVERLAP)
+    def read_share(self, rows: int) -> float:
+        """Return the share of the seconds of so many rows that changes with the pace of reading."""
+        weights = self._factor * self._reading * self._timed_reading
+        return min(1.0, (weights / self._by_rows(rows)) ** OVERLAP)
 
     def _follow(self, below: int, above: int) -> None:
         """Move the sizes that are more in doubt than these two: more rows never cost less."""
@@ -230,13 +234,13 @@ class StepCost:
     def __call__(self, rows: int, requests: int = 1, back: float = 0.0) -> float:
         """Return the seconds of a step of so many rows and requests. `back` is the sum of what
         looking_back() says of its requests."""
-        beside = (requests - 1) * self.per_request + self._reading * back
+        beside = (requests - 1) * self.per_request + back
         return self._by_rows(rows) + self._factor * beside
 
     def looking_back(self, start: int, count: int) -> float:
         """Return what `count` rows of a request after `start` tokens add by looking back: seconds
-        at the table's own pace."""
-        return self.per_key * start + self.attending(start, count)
+        at the table's own pace, but for that of reading, which is today's."""
+        return self._reading * self.per_key * start + self.attending(start, count)
 
     def reading(self, start: int) -> float:
         """Return what the first row after `start` tokens adds: seconds, at today's pace."""
@@ -259,7 +263,7 @@ class StepCost:
             if start <= self.rows[above]:
                 end = min(end, self.rows[above])
             first = self(start, requests, back + len(found) * row_back)
-            slope += self._factor * self._reading * row_back
+            slope += self._factor * row_back
             found += [first + slope * more for more in range(end - start + 1)]
         return found
 
@@ -268,7 +272,7 @@ class StepCost:
         back for `row_back`."""
         count = max(1, count)
         each = (self._by_rows(rows + count) - self._by_rows(rows)) / count
-        return each + self._factor * self._reading * row_back
+        return each + self._factor * row_back
 
     def _by_rows(self, rows: int) -> float:
         above, slope = self._segment(rows)
@@ -278,16 +282,19 @@ class StepCost:
         """The end of the line that `rows` lies on, as an index, and the line's slope.
 
         Beyond the grid the line is that from half of the last size to the last: what rows cost
-        that share a tile with others says little about what more tiles cost.
+        that share a tile with others says little about what more tiles cost. These rows are
+        arithmetic, whatever the pace of reading.
         """
         seconds = self.seconds
         if len(seconds) == 1:
             return 0, 0.0
         above = min(max(1, bisect_left(self.rows, rows)), len(seconds) - 1)
         below = above - 1
+        rise = seconds[above] - seconds[below]
         if rows > self.rows[-1]:
             below = max(0, bisect_right(self.rows, self.rows[-1] // 2) - 1)
-        rise = seconds[above] - seconds[below]
+            timed = [*accumulate(self.shape, max)]
+            rise = self._factor * (timed[above] - timed[below])
         return above, rise / (self.rows[above] - self.rows[below])
 
     def rows_within(

@@ -34,20 +34,35 @@ def build_dflash(
     `auto` takes the fused kernels where the target runs on them. Raises ModelError where "native"
     cannot run, and InvalidRequest where `quantize`, which is for its own layers, cannot be.
     """
-    native, why = False, "the target does not run on the fused kernels, and it shares its weights"
-    if isinstance(target, NativeNetwork):
-        layers = checkpoint.config.layers
-        native, why = native_fits(layers, dtype, target.device.type)
-        width = layers.num_heads * layers.head_dim
-        if native and width % PANEL:  # keys and values, which are injected, begin at a panel
-            native, why = False, f"its queries are {width} wide, which is no multiple of {PANEL}"
+    native, why = _fits_kernels(checkpoint.config, target, dtype)
     if backend == "native" and not native:
         raise ModelError(f"drafter backend: got 'native', but {why}; expected auto or torch")
+    recipe = dflash_recipe(checkpoint.config, target, dtype, backend, quantize)
     if backend != "torch" and isinstance(target, NativeNetwork) and native:
-        recipe = recipe_of(quantize, target.device.type, dtype, target.path)
         return NativeDFlash(checkpoint, target, max_positions, head_ids, recipe)
-    recipe = recipe_of(quantize, target.device.type, dtype)
     return TorchDFlash(checkpoint, target, DTYPES[dtype], max_positions, head_ids, recipe)
+
+
+def dflash_recipe(
+    config: DFlashConfig, target: Network, dtype: str, backend: str, quantize: str | None
+) -> Recipe:
+    """Return what build_dflash() makes of the drafter's own layers around `target`. Raises
+    InvalidRequest where `quantize` cannot be."""
+    path = None
+    if backend != "torch" and isinstance(target, NativeNetwork):
+        path = target.path if _fits_kernels(config, target, dtype)[0] else None
+    return recipe_of(quantize, target.device.type, dtype, path)
+
+
+def _fits_kernels(config: DFlashConfig, target: Network, dtype: str) -> tuple[bool, str]:
+    """Return whether a drafter runs on the fused kernels beside `target`, and the reason if not."""
+    if not isinstance(target, NativeNetwork):
+        return False, "the target does not run on the fused kernels, and it shares its weights"
+    native, why = native_fits(config.layers, dtype, target.device.type)
+    width = config.layers.num_heads * config.layers.head_dim
+    if native and width % PANEL:  # keys and values, which are injected, begin at a panel
+        return False, f"its queries are {width} wide, which is no multiple of {PANEL}"
+    return native, why
 
 
 def planned_bytes(
