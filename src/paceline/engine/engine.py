@@ -44,7 +44,6 @@ from paceline.models.batch import Network
 from paceline.models.tokenizer import Tokenizer
 
 SCORED_BYTES = 32 * 2**20  # of the logits that a step may hold for log-probabilities of prompts
-READ = 0.25  # share of a step that memory sets the pace of: from here on it shows what drafts cost
 
 
 @dataclass(slots=True)
@@ -329,7 +328,6 @@ class Engine:
         scored = any([entry.scored for entry in scheduled])  # those cost more than their rows
         back = looking_back(cost, scheduled)
         known = not scored and rows <= cost.rows[-1] and not any([e.chunk for e in scheduled])
-        known = known and cost.read_share(rows) > READ
         expected = cost(rows, len(scheduled), back)
         beside = self.drafting.beside(seconds, expected, known=known)
         plain = self.baseline.add(cost, scheduled, chosen, seconds - beside, drafting + beside)
