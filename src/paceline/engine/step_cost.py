@@ -119,6 +119,8 @@ class StepCost:
 
     def _today(self, seconds: float) -> float:
         """Return what a size takes at today's pace of reading that took `seconds` when timed."""
+        if self._reading == 1.0:
+            return seconds
         change = self._timed_reading**OVERLAP * (self._reading**OVERLAP - 1)
         floor = seconds * min(1.0, self._reading)
         return float(max(seconds**OVERLAP + change, floor**OVERLAP) ** (1 / OVERLAP))
