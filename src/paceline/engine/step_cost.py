@@ -192,7 +192,7 @@ class StepCost:
         # By how many percent the whole changes with each part's percent.
         lower = (1 - looked) * (1 - share) * (shape[below] / fewer) ** OVERLAP
         upper = (1 - looked) * share * (shape[above] / more) ** OVERLAP
-        read = looked + (1 - looked) * self.read_share(rows)
+        read = looked + (1 - looked) * self._read_share(rows)
         lower_gain, upper_gain = lower * doubts[below], upper * doubts[above]
         factor_gain, reading_gain = self._factor_doubt, read * self._reading_doubt
         looked_gain = looked * self._looking_doubt
@@ -216,7 +216,7 @@ class StepCost:
         self._doubts = [min(TIMED_MOST, each + TIMED_DRIFT) for each in doubts]
         self._seconds = None
 
-    def read_share(self, rows: int) -> float:
+    def _read_share(self, rows: int) -> float:
         """Return the share of the seconds of so many rows that changes with the pace of reading."""
         weights = self._factor * self._reading * self._timed_reading
         return min(1.0, (weights / self._by_rows(rows)) ** OVERLAP)
@@ -295,8 +295,7 @@ class StepCost:
         rise = seconds[above] - seconds[below]
         if rows > self.rows[-1]:
             below = max(0, bisect_right(self.rows, self.rows[-1] // 2) - 1)
-            timed = [*accumulate(self.shape, max)]
-            rise = self._factor * (timed[above] - timed[below])
+            rise = self._factor * (max(self.shape) - max(self.shape[: below + 1]))
         return above, rise / (self.rows[above] - self.rows[below])
 
     def rows_within(
