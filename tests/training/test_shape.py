@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,10 +13,10 @@ from paceline.models.any_target import TargetShape
 from paceline.models.config import Attention
 from paceline.models.dflash.config import read_dflash_config
 from paceline.training.config import TrainConfig
-from paceline.training.shape import check_fit, drafter_json, reshaped
+from paceline.training.shape import check_fit, drafter_json, first_weights, reshaped
 from tests.engine.tiny import tiny_config
 from tests.models.dflash.tiny import config_json
-from tests.training.runs import SMALL
+from tests.training.runs import SMALL, alike
 
 
 def test_a_new_drafter_has_the_width_of_its_target():
@@ -82,3 +83,13 @@ def test_the_window_of_a_drafter_stays(sliding, window):
     checkpoint = checkpoint_of(config_json(sliding=sliding))
     with pytest.raises(InvalidRequest, match=f"window: got 8; expected {window}"):
         reshaped(TrainConfig(**SMALL, window=8), checkpoint)
+
+
+def test_drafters_that_are_made_at_once_have_the_weights_of_their_seeds():
+    shape = read_dflash_config(config_json())
+    seeds = [seed for seed in range(4) for _ in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda seed: first_weights(seed, shape, None).state_dict(), seeds))
+    firsts = made[::8]
+    assert all(alike(weights, firsts[seed]) for seed, weights in zip(seeds, made, strict=True))
+    assert not alike(firsts[0], firsts[1])

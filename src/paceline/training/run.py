@@ -23,7 +23,6 @@ from paceline.kernels import build
 from paceline.models.any_target import AnyTarget, read_target
 from paceline.models.dflash.checkpoint import DFlashCheckpoint, load_checkpoint
 from paceline.models.dflash.config import DFlashConfig, read_dflash_config
-from paceline.models.dflash.module import DFlashModule
 from paceline.models.json_files import read_optional_json
 from paceline.models.loader import identity
 from paceline.models.networks import DTYPES, check_device
@@ -40,7 +39,14 @@ from paceline.training.data import (
 from paceline.training.form import TrainingForm
 from paceline.training.losses import Head, Objective
 from paceline.training.passing import Passing, write_asked
-from paceline.training.shape import check_fit, check_shape, drafter_json, mask_token, reshaped
+from paceline.training.shape import (
+    check_fit,
+    check_shape,
+    drafter_json,
+    first_weights,
+    mask_token,
+    reshaped,
+)
 from paceline.training.state import DRAFTER, STATE, restore_folder
 from paceline.training.target_engines import (
     OtherModel,
@@ -265,7 +271,7 @@ def prepare(
     if folder is not None and show is not None:
         show(f"{folder.path} has features of {folder.found} texts")
     computed = computed_in(config)
-    drafter = _drafter(config, shape, checkpoint).to(workers.device)
+    drafter = first_weights(config.seed, shape, checkpoint).to(workers.device)
     form = TrainingForm(
         drafter,
         target.embedding.to(workers.device),
@@ -333,16 +339,6 @@ def _drafter_config(
             embedding = found.loaded.weights[EMBEDDING]
         mask = mask_token(found.tokenizer, embedding, found.eos_ids, seen)
     return drafter_json(config, found.shape, mask)
-
-
-def _drafter(
-    config: TrainConfig, shape: DFlashConfig, checkpoint: DFlashCheckpoint | None
-) -> DFlashModule:
-    torch.manual_seed(config.seed)
-    module = DFlashModule(shape)
-    if checkpoint is not None:
-        module.load_state_dict(dict(checkpoint.weights))
-    return module
 
 
 def _head_ids(

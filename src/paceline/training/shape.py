@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 
 import torch
@@ -10,6 +11,7 @@ from paceline.core import InvalidRequest
 from paceline.models.any_target import TargetShape
 from paceline.models.dflash.checkpoint import DFlashCheckpoint
 from paceline.models.dflash.config import DFlashConfig, default_layer_ids
+from paceline.models.dflash.module import DFlashModule
 from paceline.models.tokenizer import Tokenizer
 from paceline.training.config import DEFAULTS, OF_BLOCKS, TrainConfig
 
@@ -27,6 +29,20 @@ FIXED: dict[str, object] = {
     "use_cache": True,
     "dtype": "bfloat16",
 }
+
+_seeded = threading.Lock()  # torch has one source of random numbers for all threads
+
+
+def first_weights(
+    seed: int, shape: DFlashConfig, checkpoint: DFlashCheckpoint | None
+) -> DFlashModule:
+    """Return a drafter with random weights, the same for the same seed, or with a checkpoint's."""
+    with _seeded:
+        torch.manual_seed(seed)
+        module = DFlashModule(shape)
+    if checkpoint is not None:
+        module.load_state_dict(dict(checkpoint.weights))
+    return module
 
 
 def drafter_json(config: TrainConfig, target: TargetShape, mask_token: int) -> dict[str, object]:
