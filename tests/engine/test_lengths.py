@@ -370,6 +370,22 @@ def test_nobody_is_asked_or_shown_where_the_load_leaves_no_room_and_all_when_it_
     assert all(lengths.sees(entry.request) for entry in crowd)
 
 
+@pytest.mark.parametrize("perfect", [True, False])
+def test_a_drafter_that_nobody_knows_is_tried_where_only_perfect_drafts_would_pay(perfect) -> None:
+    """Sixteen requests: even drafts of which nine in ten stand at each place would not pay."""
+    lengths = ThroughputLengths(dear(0.1, step=([1, 16, 112], [1.0, 1.0, 6.5])))
+    crowd, drafted = entries(16, 6), []
+    for _ in range(200):
+        counts = asked(lengths, crowd)
+        drafted.append(sum(counts))
+        for entry, count in zip(crowd, counts, strict=True):
+            entry.draft = sevens(count)
+            lengths.observe(entry, [7] * (count + 1) if perfect else BAD)
+    assert drafted[0], "the first drafts tell what they are worth"
+    tried = sum(map(bool, drafted))
+    assert tried > 150 if perfect else tried <= 4
+
+
 def test_the_model_cost_is_the_optimum_of_the_same_sum() -> None:
     """Against brute force over all pairs of lengths."""
     batch = entries(2, 5)

@@ -5,13 +5,18 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from paceline.kernels import build
+from paceline.engine import build
+from paceline.engine.build import build_engine
+from paceline.engine.config import EngineConfig
+from paceline.engine.costs import Costs, starting_costs
+from paceline.kernels import build as kernels
 from paceline.models import packed_file
 from paceline.models.loader import load_folder
 from paceline.models.networks import build_network
@@ -62,6 +67,27 @@ def test_the_second_start_reads_what_the_first_packed(
     assert torch.equal(logits(model, quantize=quantize), first)
     assert not [name for name in read_names if name.endswith("proj.weight")]
     assert len(list(packed.iterdir())) == 1
+
+
+def test_a_start_is_over_before_its_weights_are_written(
+    packed: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps are timed without a disk that is busy, and the next start reads what was written."""
+    while_timed = []
+
+    def timed(source: Any) -> Costs:
+        while_timed.append(list(packed.glob("*")))
+        return starting_costs(source)
+
+    monkeypatch.setattr(build, "starting_costs", timed)
+    config = EngineConfig(model=str(model), backend="native", kv_memory=2**20)
+    for start in range(2):
+        build_engine(config)
+        for thread in threading.enumerate():
+            if thread.name == packed_file.WRITER:
+                thread.join(timeout=60)
+        assert len(list(packed.iterdir())) == 1
+        assert len(while_timed[start]) == start
 
 
 def test_other_weights_or_another_recipe_are_packed_anew(packed: Path, model: Path) -> None:
@@ -192,9 +218,9 @@ def test_other_code_packs_anew(
         return packed_file.PackedFile({"weights": []}, 1).path.name
 
     before, changed = name(), tmp_path / "changed"
-    shutil.copytree(build.NATIVE, changed / "native")
+    shutil.copytree(kernels.NATIVE, changed / "native")
     shutil.copytree(Path(packed_file.__file__).parent, changed / "models")
-    monkeypatch.setattr(build, "NATIVE", changed / "native")
+    monkeypatch.setattr(kernels, "NATIVE", changed / "native")
     monkeypatch.setattr(packed_file, "__file__", str(changed / "models" / "packed_file.py"))
     assert name() == before
     (found,) = changed.glob(f"*/{file}")

@@ -12,9 +12,11 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import cache, partial
 from pathlib import Path
 from typing import BinaryIO
@@ -36,8 +38,31 @@ LEAST_BYTES = 16 << 20  # smaller networks are packed as quickly as they are loo
 # them together take at most where no single one is larger.
 FILE_SHARE, TOTAL_SHARE = 0.5, 0.25
 BLOCK_WORDS = (1 << 20) // 8
+WRITER, LOWEST_PRIORITY = "paceline-packed-weights", 19  # the thread that writes
 READERS, READ_BYTES = 4, 32 << 20  # threads that read a file, and what each reads at a time
 _used: set[Path] = set()  # by this process: a drafter's file must not push out its target's
+_later: ContextVar[list[Callable[[], None]] | None] = ContextVar("_later", default=None)
+
+
+@contextmanager
+def writing_later() -> Iterator[None]:
+    """Write what is packed in the context behind it, on a thread: nothing waits for the disk, and
+    steps that are timed in the context are alone. The process ends once it is written."""
+    jobs: list[Callable[[], None]] = []
+    token = _later.set(jobs)
+    try:
+        yield
+    finally:
+        _later.reset(token)
+        if jobs:
+            threading.Thread(target=_write_all, args=(jobs,), name=WRITER).start()
+
+
+def _write_all(jobs: Sequence[Callable[[], None]]) -> None:
+    if hasattr(os, "setpriority"):  # a server may have requests by now
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
+    for job in jobs:
+        job()
 
 
 class PackedFile:
@@ -91,7 +116,8 @@ class PackedFile:
         return Arena(data=data[: self.size]), list(torch.split(words, lengths))
 
     def write(self, arena: Arena, scales: Sequence[Tensor]) -> None:
-        """Keep packed weights where that can be done; say in the log where it cannot."""
+        """Keep packed weights where that can be done; say in the log where it cannot. `arena` must
+        not change any more: see writing_later()."""
         if self.size < LEAST_BYTES:
             return
         lengths = [len(tensor) for tensor in scales]
@@ -99,20 +125,25 @@ class PackedFile:
         if lengths:
             tail.view(torch.float32)[: sum(lengths)] = torch.cat(list(scales))
         parts = [arena.data[: self.size], tail]
-        size = PAGE + sum(map(len, parts))
         stated = {"scales": lengths, "checksum": _checksum(*parts), "source": self._source}
-        header = json.dumps(stated).encode()
-        try:
-            with explained(self.path):
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                space = DiskSpace(self.path, size)
-                space.check()
-            fill = partial(_fill, header=header, parts=parts)
-            save_file(self.path, fill, durable=False)  # the checksum finds what a power cut lost
-            _used.add(self.path)
-            space.tidy()
-        except CacheError as error:
-            tell_unkept("packed weights cannot be kept", error)
+        job = partial(_save, self.path, json.dumps(stated).encode(), parts)
+        later = _later.get()
+        job() if later is None else later.append(job)
+
+
+def _save(path: Path, header: bytes, parts: Sequence[Tensor]) -> None:
+    """Write the file `path` where that can be done; say in the log where it cannot."""
+    try:
+        with explained(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            space = DiskSpace(path, PAGE + sum(map(len, parts)))
+            space.check()
+        fill = partial(_fill, header=header, parts=parts)
+        save_file(path, fill, durable=False)  # the checksum finds what a power cut lost
+        _used.add(path)
+        space.tidy()
+    except CacheError as error:
+        tell_unkept("packed weights cannot be kept", error)
 
 
 def remove_packed(weights: object) -> None:

@@ -17,6 +17,7 @@ KEPT = 0.99  # what a judged position leaves of those before it
 PRIOR = 1.0  # curvature of a position's prior: some 4 judgements
 REQUEST_PRIOR = 2.0  # precision of a request's shift bias, in log-odds
 REQUEST_KEPT = 0.97
+SPREAD = 4.0  # standard errors between what is predicted and what may yet turn out
 FLATTEST = 0.02  # curvature that a judgement has at least: none may overturn all before it
 
 
@@ -53,21 +54,31 @@ class PositionAcceptance:
     ) -> list[float]:
         """Return the acceptance of each position, given that those before it were accepted."""
         shift, _ = self._requests.get(request_id, (0.0, 0.0))
-        self._reach(length)
+        biases = [self._bias(position) + shift for position in range(length)]
         if not self.confident:
-            return [sigmoid(bias + shift) for bias in self._biases[:length]]
+            return [sigmoid(bias) for bias in biases]
         slope = self._slope
         return [
-            sigmoid(slope * log_odds(sure) + bias + shift)
-            for sure, bias in zip(confidence[:length], self._biases, strict=False)
+            sigmoid(slope * log_odds(sure) + bias)
+            for sure, bias in zip(confidence, biases, strict=False)
+        ]
+
+    def at_best(self, request_id: str, length: int) -> list[float]:
+        """Return what the acceptance of each position may yet turn out to be: almost certain where
+        hardly a draft was judged. Only without confidence."""
+        predicted = self.predict(request_id, length)
+        last = len(self._curvatures) - 1
+        curvatures = [self._curvatures[min(i, last)] if last >= 0 else PRIOR for i in range(length)]
+        return [
+            sigmoid(log_odds(probability) + SPREAD / math.sqrt(curvature))
+            for probability, curvature in zip(predicted, curvatures, strict=True)
         ]
 
     def at(self, request_id: str, position: int, confidence: float) -> float:
         """Return the acceptance of a token of this confidence at a position, given that those
         before it were accepted."""
         shift, _ = self._requests.get(request_id, (0.0, 0.0))
-        self._reach(position + 1)
-        return sigmoid(self._slope * log_odds(confidence) + self._biases[position] + shift)
+        return sigmoid(self._slope * log_odds(confidence) + self._bias(position) + shift)
 
     def learn(
         self, request_id: str, accepted: int, judged: int, confidence: Sequence[float] = ()
@@ -101,12 +112,16 @@ class PositionAcceptance:
     def forget(self, request_id: str) -> None:
         self._requests.pop(request_id, None)
 
+    def _bias(self, position: int) -> float:
+        """A position that was never judged is as good as the last one that was."""
+        if self._biases:
+            return self._biases[min(position, len(self._biases) - 1)]
+        return 0.0 if self.confident else log_odds(UNKNOWN)
+
     def _reach(self, length: int) -> None:
-        """A position that was never judged starts from the one before it."""
-        biases = self._biases
-        while len(biases) < length:
-            start = 0.0 if self.confident else log_odds(UNKNOWN)
-            biases.append(biases[-1] if biases else start)
+        """Begin to judge positions up to `length`."""
+        while len(self._biases) < length:
+            self._biases.append(self._bias(len(self._biases)))
             self._curvatures.append(PRIOR)
 
 

@@ -43,6 +43,7 @@ class _State:
     accepted: int = 0  # rounds since its last pause whose draft stood, at least its first token
     new: bool = True  # never asked yet: it may do better than others of its cohort
     failed: bool = False  # its drafts did not pay, and have not since
+    erred: bool = False  # a token of its drafts was wrong
 
 
 class ThroughputLengths(LengthController):
@@ -173,16 +174,21 @@ class ThroughputLengths(LengthController):
         best = best_drafts(step, curves)
         # What is asked for can be cut when the drafts are known, but not made longer.
         lengths = best.asked if self._cuts else best.kept
+        tried, unknown = [min(TRIAL, limit) for limit in limits], [0] * len(batch)
         if not any(lengths) and not self._hopeful(step, curves):
-            self._idle[name] += 1
-            self._load[name] = step.decoding
-            return lengths
+            unknown = self._worth_finding_out(step, batch, limits)
+            if not any(unknown):
+                self._idle[name] += 1
+                self._load[name] = step.decoding
+                return lengths
         self._idle[name] = 0
         for index, (entry, length) in enumerate(zip(batch, lengths, strict=True)):
             state = self._state(entry.request)
-            if not length and (state.pause.trial or state.new):
+            if not length and unknown[index] and not state.erred:
+                lengths[index] = unknown[index]
+            elif not length and (state.pause.trial or state.new):
                 state.pause.trial = state.pause.trial or TRIAL
-                lengths[index] = min(TRIAL, limits[index])
+                lengths[index] = tried[index]
             elif not length:
                 state.pause.begin(self._clock[name])
                 state.accepted = 0
@@ -193,6 +199,17 @@ class ThroughputLengths(LengthController):
                     record.failed()
             state.new = False
         return lengths
+
+    def _worth_finding_out(
+        self, step: PlainStep, batch: list[Scheduled], limits: list[int]
+    ) -> list[int]:
+        """Return the lengths that would pay if drafts were as good as they may yet turn out."""
+        curves = []
+        for entry, limit in zip(batch, limits, strict=True):
+            rates = self._record(entry.request).by_position.at_best(entry.request.id, limit)
+            curves.append(list(accumulate(rates, mul)))
+        best = best_drafts(step, curves)
+        return best.asked if best.speed > WORTH * step.speed else [0] * len(batch)
 
     def _hopeful(self, step: PlainStep, curves: list[list[float]]) -> bool:
         """Return whether good drafts would pay in this step."""
@@ -228,6 +245,7 @@ class ThroughputLengths(LengthController):
             self._record(request).by_position.learn(request.id, stood, compared or 1)
         if not judged:
             return
+        state.erred = state.erred or accepted < judged
         if accepted and not draft.looked_up:
             state.accepted += 1
             if state.accepted == PROVED:
