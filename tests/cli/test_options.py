@@ -271,3 +271,16 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--version"])
     assert capsys.readouterr().out.strip() == f"paceline {__version__}"
+
+
+@pytest.mark.parametrize(
+    ("words", "others"),
+    [(["serve", "x"], {"paceline.cli.watch"}), (["traces", "show", "x"], set[str]())],
+)
+def test_a_command_starts_without_the_modules_of_others(words: list[str], others: set[str]) -> None:
+    script = f"import sys; from paceline.cli import parse; parse({words}); print(*sys.modules)"
+    started = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    imported = set(started.stdout.decode().split())
+    paths = [*COMMANDS.values(), *(path for _, jobs in JOBS.values() for path in jobs.values())]
+    modules = {path.partition(":")[0] for path in paths} | {"paceline.bench", "argcomplete"}
+    assert imported & modules - others == {f"paceline.cli.{words[0]}"}

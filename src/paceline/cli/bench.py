@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.text import Text
 
-from paceline.bench.load import lossy
+from paceline.bench.load import lossy, paired
 from paceline.bench.load.answers import InProcess
 from paceline.bench.load.client import ChatClient, served_model
 from paceline.bench.load.lossy import BUDGETS
-from paceline.bench.load.paired import Pair, compare_load, same_text, write_arrivals
+from paceline.bench.load.paired import Ask, Pair, compare_load, same_text, write_arrivals
 from paceline.bench.prompts import BenchPrompt, load_prompts
 from paceline.bench.report import tables
 from paceline.bench.report.charts import Labels, scatter
@@ -81,7 +83,7 @@ class BenchCommand:
         ask = InProcess(llm, self.sampling)
         if self.lossy is not None:
             return self._show_lossy(console, llm, prompts, ask, self.lossy)
-        pairs = asyncio.run(show.compare(prompts, ask, self.runs, self.speculation.stated))
+        pairs = asyncio.run(compare(prompts, ask, self.runs, self.speculation.stated))
         return self._show_pairs(console, pairs, f"{self.engine.model}, in process")
 
     def _show_lossy(
@@ -96,7 +98,7 @@ class BenchCommand:
         levels = []
         for epsilon in budgets:
             speculative = {"lossy": epsilon, **self.speculation.lengths}
-            pairs = asyncio.run(show.compare(prompts, ask, self.runs, speculative))
+            pairs = asyncio.run(compare(prompts, ask, self.runs, speculative))
             texts = lossy.answer_all(llm, self.sampling, prompts, epsilon)
             levels.append(lossy.level(epsilon, pairs, texts, lossless))
         temperature = f"T = {self.sampling.temperature:g}"
@@ -114,7 +116,7 @@ class BenchCommand:
         speculative = self.speculation.stated
         try:
             if self.concurrency == 1:
-                pairs = await show.compare(prompts, client, self.runs, speculative)
+                pairs = await compare(prompts, client, self.runs, speculative)
                 return self._show_pairs(console, pairs, f"{model} at {url}")
             await client(prompts[0], speculative)  # what is lazy is paid for before it is timed
             off, on = await compare_load(
@@ -150,6 +152,40 @@ class BenchCommand:
     def _show_pairs(self, console: Console, pairs: list[Pair], title: str) -> int:
         if self.record is not None:
             write_arrivals(self.record, pairs)
-        for shown in show.comparison(pairs, title):
+        for shown in comparison(pairs, title):
             console.print(shown)
         return 0 if all(pair.same_text for pair in pairs) else 1
+
+
+async def compare(
+    prompts: Sequence[BenchPrompt],
+    ask: Ask,
+    runs: int,
+    speculative: object = None,
+    seconds: float = math.inf,
+) -> list[Pair]:
+    """Compare speculation off and on under a progress bar, after what is lazy is paid for."""
+    await ask(prompts[0], speculative)
+    with show.progress() as bars:
+        task = bars.add_task("measuring", total=runs * len(prompts))
+        return await paired.compare(
+            prompts,
+            ask,
+            runs=runs,
+            speculative=speculative,
+            seconds=seconds,
+            progress=lambda pair, run: bars.advance(task),
+        )
+
+
+def comparison(pairs: Sequence[Pair], title: str) -> Iterator[RenderableType]:
+    """Yield the tables and lines of a paired comparison."""
+    yield tables.pair_table(pairs, title)
+    for line in tables.notes(pairs):
+        yield Text(line, style="dim")
+    yield from tables.parts_tables(pairs)
+    yield from map(Text, tables.speedup_lines(pairs))
+    for line in tables.undrafted(answer for pair in pairs for answer in pair.on):
+        yield Text(line, style="bold yellow")
+    same = all(pair.same_text for pair in pairs)
+    yield Text(tables.same_text_line(same), style="bold green" if same else "bold red")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from argcomplete.completers import FilesCompleter
-
 from paceline.core.names import listed_spellings
 
 
@@ -21,6 +19,8 @@ def _devices(prefix: str, **_: object) -> list[str]:
 
 def _words(prefix: str, names: Iterable[str]) -> list[str]:
     """Return names in the case that the user writes, since case makes no difference, and files."""
+    from argcomplete.completers import FilesCompleter  # here, since only a shell asks
+
     cased = [name.lower() for name in names] if prefix == prefix.lower() else list(names)
     return [*cased, *FilesCompleter()(prefix)]
 

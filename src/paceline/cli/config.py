@@ -12,7 +12,7 @@ import difflib
 import os
 import re
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -22,6 +22,8 @@ from paceline.core import InvalidRequest
 
 PREFIX = "PACELINE_"
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
+# read by modules of several commands, and no options
+NO_OPTIONS = {CONFIG_VARIABLE, f"{PREFIX}CACHE", f"{PREFIX}KERNELS"}
 TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 # options of commands that may ask a server
 SERVERS, KEY, MODEL = ("url", "engine"), "api-key", "model"
@@ -37,12 +39,15 @@ Table = Mapping[str, object]
 
 
 def add_configured(
-    args: argparse.Namespace, kind: type[Command], every: Collection[str], commands: Collection[str]
+    args: argparse.Namespace,
+    kind: type[Command],
+    every: Callable[[], Collection[str]],
+    commands: Collection[str],
 ) -> None:
     """Add to parsed arguments what the environment and the configuration state beside them.
 
-    `every` are the names of the options of all commands, `commands` the names of the commands.
-    Raises InvalidRequest, which names the variable, or the file and its key.
+    `every` returns the names of the options of all commands, slowly; `commands` are the names of
+    the commands. Raises InvalidRequest, which names the variable, or the file and its key.
     """
     offered = list(offered_options(kind))
     options = {name_of(option): option for _, option in offered}
@@ -162,14 +167,17 @@ def _yaml(text: str) -> object:
     return document or {}
 
 
-def _check_variables(every: Collection[str], offered: Collection[str]) -> None:
+def _check_variables(every: Callable[[], Collection[str]], offered: Collection[str]) -> None:
     """Refuse a variable whose name comes close to that of an option; of several, the guess is one
     with the same letters, or one that the command has. Other variables are ignored: Kubernetes and
     people set some with this prefix."""
-    names = {variable_of(name) for name in every} | {CONFIG_VARIABLE}
     of_command = {variable_of(name) for name in offered}
-    for variable, text in os.environ.items():
-        if variable.startswith(PREFIX) and variable not in names and text:
+    stated = {name: text for name, text in os.environ.items() if name.startswith(PREFIX) and text}
+    if stated.keys() <= of_command | NO_OPTIONS:
+        return  # most starts: without the names of all options, which import every command
+    names = {variable_of(name) for name in every()} | {CONFIG_VARIABLE}
+    for variable, text in stated.items():
+        if variable not in names | NO_OPTIONS:
             close = difflib.get_close_matches(variable, names, n=3, cutoff=0.9)
             close.sort(key=lambda name: (sorted(name) != sorted(variable), name not in of_command))
             if close:

@@ -23,7 +23,7 @@ from paceline.bench.load.paired import Pair
 from paceline.bench.load.server_process import ServerProcess
 from paceline.bench.prompts import BenchPrompt, load_prompts
 from paceline.bench.report.words import count
-from paceline.cli import show
+from paceline.cli import bench, show
 from paceline.cli.options import DEFAULTS, Count, OutputFile, run_alone
 from paceline.core.document_help import about
 from paceline.core.documents import checked
@@ -103,7 +103,7 @@ def compare_served(
     console.print(side_by_side(pairs[0]))
     runs = len(pairs[0].on)
     title = f"{MODEL}, temperature 0, up to {max_tokens} tokens, {runs} paired runs of each prompt"
-    for part in show.comparison(pairs, title):
+    for part in bench.comparison(pairs, title):
         console.print(part)
     console.print("server stopped cleanly" if clean else "server did NOT stop cleanly; it said:")
     if not clean:
@@ -115,7 +115,7 @@ async def measure(
     client: ChatClient, prompts: Sequence[BenchPrompt], runs: int, seconds: float
 ) -> list[Pair]:
     try:
-        return await show.compare(prompts, client, runs, seconds=seconds)
+        return await bench.compare(prompts, client, runs, seconds=seconds)
     finally:
         await client.close()
 

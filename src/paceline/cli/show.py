@@ -1,8 +1,7 @@
-"""Output of the commands: the start-up table, answers in colour, their statistics, comparisons."""
+"""Output of the commands: the start-up table, answers in colour, their statistics."""
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,19 +10,14 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.progress import Progress, ProgressColumn, Task, TaskID
 from rich.table import Table
 from rich.text import Text
 
-from paceline.bench.load import paired
-from paceline.bench.load.paired import Ask, Pair
-from paceline.bench.prompts import BenchPrompt
-from paceline.bench.report import tables
 from paceline.cli.loading import open_model
 from paceline.core import OutputDelta, RequestMetrics, SpeculationStats, TokenKind
 from paceline.engine.config import EngineConfig
-from paceline.engine.text import TextStream
 
 if TYPE_CHECKING:
     from paceline.llm import LLM
@@ -119,40 +113,6 @@ def legend() -> Text:
     )
 
 
-async def compare(
-    prompts: Sequence[BenchPrompt],
-    ask: Ask,
-    runs: int,
-    speculative: object = None,
-    seconds: float = math.inf,
-) -> list[Pair]:
-    """Compare speculation off and on under a progress bar, after what is lazy is paid for."""
-    await ask(prompts[0], speculative)
-    with progress() as bars:
-        task = bars.add_task("measuring", total=runs * len(prompts))
-        return await paired.compare(
-            prompts,
-            ask,
-            runs=runs,
-            speculative=speculative,
-            seconds=seconds,
-            progress=lambda pair, run: bars.advance(task),
-        )
-
-
-def comparison(pairs: Sequence[Pair], title: str) -> Iterator[RenderableType]:
-    """Yield the tables and lines of a paired comparison."""
-    yield tables.pair_table(pairs, title)
-    for line in tables.notes(pairs):
-        yield Text(line, style="dim")
-    yield from tables.parts_tables(pairs)
-    yield from map(Text, tables.speedup_lines(pairs))
-    for line in tables.undrafted(answer for pair in pairs for answer in pair.on):
-        yield Text(line, style="bold yellow")
-    same = all(pair.same_text for pair in pairs)
-    yield Text(tables.same_text_line(same), style="bold green" if same else "bold red")
-
-
 class KindColours:
     """Splits streamed text into drafted and other pieces.
 
@@ -161,6 +121,8 @@ class KindColours:
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
+        from paceline.engine.text import TextStream  # here, since few commands stream
+
         self._stream = TextStream(tokenizer, [])
         self._kinds: list[TokenKind] = []  # one per decoded character that is not shown yet
 

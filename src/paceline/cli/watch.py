@@ -11,7 +11,6 @@ from rich.live import Live
 
 from paceline.cli import show
 from paceline.cli.option import Argument
-from paceline.cli.training_view import training_view
 from paceline.core import InvalidRequest
 from paceline.core.document_help import about
 from paceline.core.documents import checked
@@ -44,6 +43,8 @@ class WatchCommand:
     every: Annotated[float, Between(0.1)] = about("seconds between two looks", 2.0)
 
     def run(self) -> int:
+        from paceline.cli.training_view import training_view  # here: `serve` needs find_run alone
+
         console = show.report_console()
         if not console.is_terminal:
             console.width = show.UNCUT
