@@ -16,8 +16,7 @@ import httpx
 import pytest
 
 from paceline.server import logs
-from paceline.server.access import RequestLine
-from paceline.server.logs import MOST_LINES, logging_to
+from paceline.server.logs import MOST_LINES, RequestLine, logging_to
 from paceline.server.settings import ServerSettings
 
 from .conftest import TEXT, Client, listening

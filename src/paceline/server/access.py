@@ -6,9 +6,7 @@ fields, and the name of a model that is not served.
 
 from __future__ import annotations
 
-import json
 import logging
-import re
 import secrets
 import time
 from collections.abc import MutableMapping
@@ -21,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from paceline.core import FinishReason
 from paceline.server.extra_fields import IGNORED_HEADER, header_value
+from paceline.server.logs import Fields, RequestLine
 
 if TYPE_CHECKING:
     from paceline.server.errors import ApiError
@@ -34,8 +33,6 @@ LONGEST = 200  # characters of a path, and of a reason
 # what probes, scrapers and the page ask for all the time: logged at the level `debug`
 QUIET = ("/health", "/metrics", "/version", "/web/", "/ui/")
 QUIET_PATHS = ("/", "/v1/autospec")
-PLAIN = re.compile(r"[^\s\"=]+")  # values that the text log writes without quotes
-Fields = dict[str, str | int | float]
 
 
 @dataclass(slots=True)
@@ -90,18 +87,6 @@ class RequestRecord:
             return logging.WARNING  # a stream that failed after its first event
         is_quiet = self.path in QUIET_PATHS or self.path.startswith(QUIET)
         return logging.DEBUG if is_quiet and self.job is None else logging.INFO
-
-
-@dataclass(frozen=True, slots=True)
-class RequestLine:
-    """A line of the log, which the log's own thread writes as text or JSON."""
-
-    fields: Fields
-
-    def __str__(self) -> str:
-        fields = dict(self.fields)
-        head = [str(fields.pop(name)) for name in ("client", "method", "path", "status")]
-        return " ".join([*head, *(f"{name}={_quoted(value)}" for name, value in fields.items())])
 
 
 class RequestLog:
@@ -187,9 +172,3 @@ def printable(text: str) -> str:
     if short.isascii() and short.isprintable():
         return short
     return short.encode("unicode_escape").decode("ascii")
-
-
-def _quoted(value: str | int | float) -> str:
-    """Return a value as the text log has it: as JSON where a reader could take it for more."""
-    text = str(value)
-    return text if PLAIN.fullmatch(text) else json.dumps(text)

@@ -9,19 +9,39 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import re
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TextIO
-
-from paceline.server.access import RequestLine
 
 MOST_LINES = 10_000  # that wait to be written
 PAUSE = 0.05  # seconds from a line until it is written, with those that came meanwhile
 LAST_LINES = 2.0  # seconds that they get at the end
 TEXT = "%(asctime)s %(levelname)s %(message)s"
+PLAIN = re.compile(r"[^\s\"=]+")  # values that the text log writes without quotes
+Fields = dict[str, str | int | float]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLine:
+    """A line of the log, which the log's own thread writes as text or JSON."""
+
+    fields: Fields
+
+    def __str__(self) -> str:
+        fields = dict(self.fields)
+        head = [str(fields.pop(name)) for name in ("client", "method", "path", "status")]
+        return " ".join([*head, *(f"{name}={_quoted(value)}" for name, value in fields.items())])
+
+
+def _quoted(value: str | int | float) -> str:
+    """Return a value as the text log has it: as JSON where a reader could take it for more."""
+    text = str(value)
+    return text if PLAIN.fullmatch(text) else json.dumps(text)
 
 
 class JsonFormatter(logging.Formatter):
