@@ -27,6 +27,7 @@ from paceline.models.catalog import pull
 
 HERE = Path(__file__).parents[1]
 MOST = 600.0  # seconds that a start may take
+WRITTEN = 120.0  # seconds until the weights that a first start packed are written
 COMPILED, FILES = "kernels", "models"  # entries of the cache
 
 
@@ -74,9 +75,12 @@ def start_seconds(arguments: list[str], source: Path, cache: Path) -> float:
     server = ServerProcess(arguments, cache.with_suffix(".log"), source=source / "src")
     try:
         server.wait_until_healthy(MOST)
-        return time.perf_counter() - begin
+        seconds = time.perf_counter() - begin
     finally:
-        server.stop(10)
+        ended = server.stop(WRITTEN)
+    if not ended:
+        raise RuntimeError(f"the server did not end in {WRITTEN:g} s: {server.output()}")
+    return seconds
 
 
 if __name__ == "__main__":

@@ -279,7 +279,10 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_a_command_starts_without_the_modules_of_others(words: list[str], others: set[str]) -> None:
     script = f"import sys; from paceline.cli import parse; parse({words}); print(*sys.modules)"
-    started = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    env = {name: text for name, text in os.environ.items() if not name.startswith("PACELINE_")}
+    started = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, check=True, env=env
+    )
     imported = set(started.stdout.decode().split())
     paths = [*COMMANDS.values(), *(path for _, jobs in JOBS.values() for path in jobs.values())]
     modules = {path.partition(":")[0] for path in paths} | {"paceline.bench", "argcomplete"}

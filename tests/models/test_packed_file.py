@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 import torch
 
+from paceline.cli import main
 from paceline.engine import build
-from paceline.engine.build import build_engine
-from paceline.engine.config import EngineConfig
 from paceline.engine.costs import Costs, starting_costs
 from paceline.kernels import build as kernels
 from paceline.models import packed_file
 from paceline.models.loader import load_folder
 from paceline.models.networks import build_network
 from paceline.models.weights import SafetensorWeights
+from paceline.server import run
 from tests.engine.tiny import save_tiny
 from tests.models.tiny import Cache, random_ids
 
@@ -69,7 +69,7 @@ def test_the_second_start_reads_what_the_first_packed(
     assert len(list(packed.iterdir())) == 1
 
 
-def test_a_start_is_over_before_its_weights_are_written(
+def test_a_server_starts_before_its_weights_are_written(
     packed: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Steps are timed without a disk that is busy, and the next start reads what was written."""
@@ -80,14 +80,32 @@ def test_a_start_is_over_before_its_weights_are_written(
         return starting_costs(source)
 
     monkeypatch.setattr(build, "starting_costs", timed)
-    config = EngineConfig(model=str(model), backend="native", kv_memory=2**20)
+    monkeypatch.setattr(run, "serve", lambda *arguments, **named: None)
+    words = ["serve", str(model), "--backend", "native", "--kv-memory", "1MiB", "--port", "0"]
     for start in range(2):
-        build_engine(config)
-        for thread in threading.enumerate():
-            if thread.name == packed_file.WRITER:
-                thread.join(timeout=60)
+        assert main(words) == 0
+        wait_until_written()
         assert len(list(packed.iterdir())) == 1
         assert len(while_timed[start]) == start
+
+
+def wait_until_written() -> None:
+    for thread in threading.enumerate():
+        if thread.name == packed_file.WRITER:
+            thread.join(timeout=60)
+            assert not thread.is_alive()
+
+
+def test_nothing_is_written_for_a_start_that_failed(packed: Path, model: Path) -> None:
+    with pytest.raises(RuntimeError, match="no room"), packed_file.writing_later():
+        logits(model)
+        raise RuntimeError("no room")
+    wait_until_written()
+    assert not packed.is_dir()
+    with packed_file.writing_later():
+        logits(model)
+    wait_until_written()
+    assert len(list(packed.iterdir())) == 1
 
 
 def test_other_weights_or_another_recipe_are_packed_anew(packed: Path, model: Path) -> None:

@@ -72,9 +72,10 @@ class ServeCommand:
                 from paceline.engine.async_engine import AsyncEngine
                 from paceline.engine.build import build_engine
                 from paceline.engine.startup import start_up_rows
+                from paceline.models.packed_file import writing_later
 
                 # the second is FastAPI's, which asks for it when a route is made
-                with importing("paceline.server.run", "pydantic.v1"):
+                with writing_later(), importing("paceline.server.run", "pydantic.v1"):
                     engine = build_engine(self.engine)
                 from paceline.server.run import serve
             console = Console(highlight=False)

@@ -27,7 +27,6 @@ from paceline.kernels.build import source_digest
 from paceline.models.batch import BLOCK_SIZE, Network
 from paceline.models.loader import LoadedModel, load_model
 from paceline.models.networks import build_network, check_device
-from paceline.models.packed_file import writing_later
 from paceline.models.weights import LazyTensors
 
 log = logging.getLogger(__name__)
@@ -88,14 +87,8 @@ def load_parts(config: EngineConfig, loaded: LoadedModel | None = None) -> Parts
 def build_engine(config: EngineConfig, loaded: LoadedModel | None = None) -> Engine:
     """Builds the engine that `config` describes: its parts, and what their steps cost here.
 
-    Packed weights are written for the next start once it is built. Takes and raises what
-    `load_parts` does.
+    Takes and raises what `load_parts` does.
     """
-    with writing_later():
-        return _build_engine(config, loaded)
-
-
-def _build_engine(config: EngineConfig, loaded: LoadedModel | None) -> Engine:
     named = loaded is None
     parts = load_parts(config, loaded)
     loaded, network, plan = parts.loaded, parts.network, parts.plan

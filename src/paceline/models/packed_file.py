@@ -47,22 +47,23 @@ _later: ContextVar[list[Callable[[], None]] | None] = ContextVar("_later", defau
 @contextmanager
 def writing_later() -> Iterator[None]:
     """Write what is packed in the context behind it, on a thread: nothing waits for the disk, and
-    steps that are timed in the context are alone. The process ends once it is written."""
+    steps that are timed in the context are alone. Nothing is written where the context fails. The
+    process ends once all is written."""
     jobs: list[Callable[[], None]] = []
     token = _later.set(jobs)
     try:
         yield
     finally:
         _later.reset(token)
-        if jobs:
-            threading.Thread(target=_write_all, args=(jobs,), name=WRITER).start()
+    if jobs:
+        threading.Thread(target=_write_all, args=(jobs,), name=WRITER).start()
 
 
-def _write_all(jobs: Sequence[Callable[[], None]]) -> None:
-    if hasattr(os, "setpriority"):  # a server may have requests by now
+def _write_all(jobs: list[Callable[[], None]]) -> None:
+    with suppress(AttributeError, OSError):  # a server may have requests by now
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
-    for job in jobs:
-        job()
+    while jobs:
+        jobs.pop()()
 
 
 class PackedFile:
@@ -126,24 +127,22 @@ class PackedFile:
             tail.view(torch.float32)[: sum(lengths)] = torch.cat(list(scales))
         parts = [arena.data[: self.size], tail]
         stated = {"scales": lengths, "checksum": _checksum(*parts), "source": self._source}
-        job = partial(_save, self.path, json.dumps(stated).encode(), parts)
+        job = partial(self._save, json.dumps(stated).encode(), parts)
         later = _later.get()
         job() if later is None else later.append(job)
 
-
-def _save(path: Path, header: bytes, parts: Sequence[Tensor]) -> None:
-    """Write the file `path` where that can be done; say in the log where it cannot."""
-    try:
-        with explained(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            space = DiskSpace(path, PAGE + sum(map(len, parts)))
-            space.check()
-        fill = partial(_fill, header=header, parts=parts)
-        save_file(path, fill, durable=False)  # the checksum finds what a power cut lost
-        _used.add(path)
-        space.tidy()
-    except CacheError as error:
-        tell_unkept("packed weights cannot be kept", error)
+    def _save(self, header: bytes, parts: Sequence[Tensor]) -> None:
+        try:
+            with explained(self.path):
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                space = DiskSpace(self.path, PAGE + sum(map(len, parts)))
+                space.check()
+            fill = partial(_fill, header=header, parts=parts)
+            save_file(self.path, fill, durable=False)  # the checksum finds what a power cut lost
+            _used.add(self.path)
+            space.tidy()
+        except CacheError as error:
+            tell_unkept("packed weights cannot be kept", error)
 
 
 def remove_packed(weights: object) -> None:

@@ -17,7 +17,6 @@ KEPT = 0.99  # what a judged position leaves of those before it
 PRIOR = 1.0  # curvature of a position's prior: some 4 judgements
 REQUEST_PRIOR = 2.0  # precision of a request's shift bias, in log-odds
 REQUEST_KEPT = 0.97
-SPREAD = 4.0  # standard errors between what is predicted and what may yet turn out
 FLATTEST = 0.02  # curvature that a judgement has at least: none may overturn all before it
 
 
@@ -44,6 +43,7 @@ class PositionAcceptance:
     def __init__(self, confident: bool) -> None:
         """`confident` says that drafts come with confidence."""
         self.confident = confident
+        self.judged = 0  # drafts
         self._slope, self._slope_curvature = 1.0, 4 * PRIOR
         self._biases: list[float] = []
         self._curvatures: list[float] = []
@@ -54,24 +54,14 @@ class PositionAcceptance:
     ) -> list[float]:
         """Return the acceptance of each position, given that those before it were accepted."""
         shift, _ = self._requests.get(request_id, (0.0, 0.0))
-        biases = [self._bias(position) + shift for position in range(length)]
+        known = self._biases[:length]
+        biases = [bias + shift for bias in (*known, *[self._bias(length)] * (length - len(known)))]
         if not self.confident:
             return [sigmoid(bias) for bias in biases]
         slope = self._slope
         return [
             sigmoid(slope * log_odds(sure) + bias)
             for sure, bias in zip(confidence, biases, strict=False)
-        ]
-
-    def at_best(self, request_id: str, length: int) -> list[float]:
-        """Return what the acceptance of each position may yet turn out to be: almost certain where
-        hardly a draft was judged. Only without confidence."""
-        predicted = self.predict(request_id, length)
-        last = len(self._curvatures) - 1
-        curvatures = [self._curvatures[min(i, last)] if last >= 0 else PRIOR for i in range(length)]
-        return [
-            sigmoid(log_odds(probability) + SPREAD / math.sqrt(curvature))
-            for probability, curvature in zip(predicted, curvatures, strict=True)
         ]
 
     def at(self, request_id: str, position: int, confidence: float) -> float:
@@ -85,6 +75,7 @@ class PositionAcceptance:
     ) -> None:
         """The first `accepted` of a draft's `judged` positions stood; at most one did not."""
         shift, precision = self._requests.get(request_id, (0.0, REQUEST_PRIOR))
+        self.judged += 1
         self._reach(judged)
         for position in range(judged):
             stands = position < accepted

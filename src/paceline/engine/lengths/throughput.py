@@ -26,6 +26,7 @@ from paceline.engine.scheduler import Scheduled
 FREE = 0.04  # drafting that takes less than this share of a step is not worth a thought
 HOPE = 0.9  # acceptance of a position, were the drafts good: does the load leave room for those?
 WORTH = 1.01  # times the plain speed: what good drafts must bring for that
+KNOWN = 64  # drafts that were judged, until which a drafter may turn out to be perfect
 PATIENCE = 8  # steps without that room until a drafter does not even see the text
 NEGLIGIBLE = 0.01  # a draft token less likely to stand than this is never worth a row
 MOST_RECORDS = 512  # of cohorts, which come and go with the traffic
@@ -43,7 +44,7 @@ class _State:
     accepted: int = 0  # rounds since its last pause whose draft stood, at least its first token
     new: bool = True  # never asked yet: it may do better than others of its cohort
     failed: bool = False  # its drafts did not pay, and have not since
-    erred: bool = False  # a token of its drafts was wrong
+    erred: bool = False  # a token that its drafter proposed was wrong
 
 
 class ThroughputLengths(LengthController):
@@ -174,21 +175,18 @@ class ThroughputLengths(LengthController):
         best = best_drafts(step, curves)
         # What is asked for can be cut when the drafts are known, but not made longer.
         lengths = best.asked if self._cuts else best.kept
-        tried, unknown = [min(TRIAL, limit) for limit in limits], [0] * len(batch)
         if not any(lengths) and not self._hopeful(step, curves):
-            unknown = self._worth_finding_out(step, batch, limits)
-            if not any(unknown):
+            lengths = self._untried(step, batch, limits)
+            if not any(lengths):
                 self._idle[name] += 1
                 self._load[name] = step.decoding
-                return lengths
+            return lengths
         self._idle[name] = 0
         for index, (entry, length) in enumerate(zip(batch, lengths, strict=True)):
             state = self._state(entry.request)
-            if not length and unknown[index] and not state.erred:
-                lengths[index] = unknown[index]
-            elif not length and (state.pause.trial or state.new):
+            if not length and (state.pause.trial or state.new):
                 state.pause.trial = state.pause.trial or TRIAL
-                lengths[index] = tried[index]
+                lengths[index] = min(TRIAL, limits[index])
             elif not length:
                 state.pause.begin(self._clock[name])
                 state.accepted = 0
@@ -200,16 +198,21 @@ class ThroughputLengths(LengthController):
             state.new = False
         return lengths
 
-    def _worth_finding_out(
-        self, step: PlainStep, batch: list[Scheduled], limits: list[int]
-    ) -> list[int]:
-        """Return the lengths that would pay if drafts were as good as they may yet turn out."""
-        curves = []
-        for entry, limit in zip(batch, limits, strict=True):
-            rates = self._record(entry.request).by_position.at_best(entry.request.id, limit)
-            curves.append(list(accumulate(rates, mul)))
-        best = best_drafts(step, curves)
-        return best.asked if best.speed > WORTH * step.speed else [0] * len(batch)
+    def _untried(self, step: PlainStep, batch: list[Scheduled], limits: list[int]) -> list[int]:
+        """Return the lengths for requests whose drafts hardly anybody has judged, and of which no
+        token was wrong, where perfect drafts of theirs would pay; else zeros."""
+        perfect = [
+            [] if self._known(entry.request) else [1.0] * limit
+            for entry, limit in zip(batch, limits, strict=True)
+        ]
+        best = best_drafts(step, perfect) if any(perfect) else None
+        if best is None or best.speed <= WORTH * step.speed:
+            return [0] * len(batch)
+        return best.asked if self._cuts else best.kept
+
+    def _known(self, request: Request) -> bool:
+        """Return whether drafts for a request, or for those that behave like it, were judged."""
+        return self._state(request).erred or self._record(request).by_position.judged >= KNOWN
 
     def _hopeful(self, step: PlainStep, curves: list[list[float]]) -> bool:
         """Return whether good drafts would pay in this step."""
@@ -243,9 +246,11 @@ class ThroughputLengths(LengthController):
             # A proposal that was passed over counts as it stood; none counts as a failure.
             stood, compared = _judged(Draft(tokens=draft.passed_over), committed)
             self._record(request).by_position.learn(request.id, stood, compared or 1)
+            state.erred = state.erred or stood < compared
         if not judged:
             return
-        state.erred = state.erred or accepted < judged
+        if not draft.looked_up:
+            state.erred = state.erred or accepted < judged
         if accepted and not draft.looked_up:
             state.accepted += 1
             if state.accepted == PROVED:
