@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -368,51 +368,6 @@ def test_nobody_is_asked_or_shown_where_the_load_leaves_no_room_and_all_when_it_
     assert not any(lengths.sees(entry.request) for entry in crowd)
     assert asked(lengths, few) == [6, 6], "no pause: their drafts have not failed"
     assert all(lengths.sees(entry.request) for entry in crowd)
-
-
-# sixteen requests: even drafts of which nine in ten stand at each place do not pay
-ONLY_PERFECT = ([1, 16, 112], [1.0, 1.0, 5.92])
-
-
-def rounds_of(
-    lengths: ThroughputLengths, batch: list[Scheduled], right: Callable[[int, int], int], count: int
-) -> list[list[int]]:
-    """Return what is asked for in each round; `right` says how many tokens of a request's draft
-    stand, by the request's place and the round."""
-    history = []
-    for round_ in range(count):
-        history.append(asked(lengths, batch))
-        for place, (entry, length) in enumerate(zip(batch, history[-1], strict=True)):
-            stands = min(length, right(place, round_))
-            entry.draft = sevens(length)
-            lengths.observe(entry, [7] * (length + 1) if stands == length else [7] * stands + BAD)
-    return history
-
-
-def test_a_drafter_that_nobody_knows_is_tried_where_only_perfect_drafts_would_pay() -> None:
-    lengths = ThroughputLengths(dear(0.1, step=ONLY_PERFECT))
-    history = rounds_of(lengths, entries(16, 6), lambda place, round_: 6, 200)
-    assert all(any(each) for each in history)
-    assert sum(map(sum, history[-50:])) > 0.9 * 50 * 16 * 6
-
-
-@pytest.mark.parametrize("stand", [0, 1, 3])
-def test_a_drafter_that_turns_out_worse_is_not_asked_there_again(stand: int) -> None:
-    """Each request tries until a first token was wrong; no pause begins, and the cohort's other
-    requests are not held back, for the load is the reason."""
-    lengths = ThroughputLengths(dear(0.1, step=ONLY_PERFECT))
-    crowd = entries(16, 6)
-    history = rounds_of(lengths, crowd, lambda place, round_: stand, 60)
-    assert all(history[0]) and not any(map(sum, history[1:]))
-    assert not any(lengths.sees(entry.request) for entry in crowd)
-    lengths.begin_step(crowd[:2])
-    assert all(asked(lengths, crowd[:2])), "no pause is in the way where the load falls"
-
-
-def test_requests_without_a_wrong_token_go_on_alone_while_it_pays() -> None:
-    lengths = ThroughputLengths(dear(0.1, step=([1, 4, 28], [1.0, 1.0, 5.92])))
-    history = rounds_of(lengths, entries(4, 6), lambda place, round_: 6 if place else 0, 3)
-    assert all(history[0]) and not history[1][0] and all(history[1][1:])
 
 
 def test_the_model_cost_is_the_optimum_of_the_same_sum() -> None:

@@ -6,7 +6,6 @@ import math
 import os
 import platform
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,9 +14,9 @@ from typing import TypeVar
 import torch
 
 from paceline.core import InvalidRequest
+from paceline.core.priority import step_back
 
 T = TypeVar("T")
-LOWEST_PRIORITY = 19
 SHORT_TURN = 2e-4  # seconds that background work may hold the interpreter's lock at a time
 CGROUP, OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 # A controller ("" in version 2), its files, and the lines that count file cache: what can be
@@ -53,8 +52,7 @@ def in_background(work: Callable[[], T]) -> T:
 
 
 def _after_all_others(work: Callable[[], T]) -> T:
-    if hasattr(os, "setpriority"):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
+    step_back()
     threads, turn = torch.get_num_threads(), sys.getswitchinterval()
     torch.set_num_threads(1)
     sys.setswitchinterval(SHORT_TURN)

@@ -27,6 +27,7 @@ from torch import Tensor
 from paceline.core import CacheError
 from paceline.core.cache import cache_dir, clear_leftovers, explained, save_file, tell_unkept
 from paceline.core.checksums import sha256_of_json
+from paceline.core.priority import step_back
 from paceline.kernels import build, packing
 from paceline.kernels.packing import PAGE, Arena, padded, zeroed
 
@@ -38,7 +39,7 @@ LEAST_BYTES = 16 << 20  # smaller networks are packed as quickly as they are loo
 # them together take at most where no single one is larger.
 FILE_SHARE, TOTAL_SHARE = 0.5, 0.25
 BLOCK_WORDS = (1 << 20) // 8
-WRITER, LOWEST_PRIORITY = "paceline-packed-weights", 19  # the thread that writes
+WRITER = "paceline-packed-weights"  # the thread that writes
 READERS, READ_BYTES = 4, 32 << 20  # threads that read a file, and what each reads at a time
 _used: set[Path] = set()  # by this process: a drafter's file must not push out its target's
 _later: ContextVar[list[Callable[[], None]] | None] = ContextVar("_later", default=None)
@@ -60,8 +61,7 @@ def writing_later() -> Iterator[None]:
 
 
 def _write_all(jobs: list[Callable[[], None]]) -> None:
-    with suppress(AttributeError, OSError):  # a server may have requests by now
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
+    step_back()  # a server may have requests by now
     while jobs:
         jobs.pop()()
 

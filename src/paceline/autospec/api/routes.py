@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -34,6 +32,7 @@ from paceline.autospec.api.traced import MINUTE, TracedTraffic
 from paceline.autospec.drift.cells import HOUR
 from paceline.autospec.store import ArtefactDamaged, StoreError
 from paceline.core import InvalidRequest, PacelineError
+from paceline.core.priority import step_back
 from paceline.server.bodies import body_route
 from paceline.server.drafters_api import DocumentReader
 from paceline.server.errors import ApiError
@@ -149,8 +148,7 @@ class AutospecApi:
         return {"state": "read", "until": traffic.until, "message": None}
 
     def _read_traces(self, unit: float) -> TracedTraffic:
-        if hasattr(os, "setpriority"):  # after all that serves
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOW_PRIORITY)
+        step_back(LOW_PRIORITY)
         assert self._folder is not None, "asked for only where there is one"
         traffic = self._traffic[unit].read_on(self._folder, time.time())
         self._traffic[unit] = traffic

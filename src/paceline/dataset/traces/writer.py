@@ -7,7 +7,6 @@ import errno
 import logging
 import os
 import shutil
-import sys
 import threading
 import time
 import uuid
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from paceline.core.priority import step_back
 from paceline.dataset.traces.folder import (
     DAY_SECONDS,
     Partition,
@@ -42,7 +42,6 @@ MIB = 2**20
 MOST_WAITING = 64 * MIB  # estimated bytes of what waits for the thread
 MOST_HELD = 64 * MIB  # bytes of columns that wait to be written
 PAUSE = 2.0  # seconds from an offer until the thread looks: columns of many answers cost less
-LOWEST_PRIORITY = 19  # of the thread, where the system has priorities of threads
 AT_ONCE = 64  # answers that become columns in one go: others get the interpreter in between
 FLUSH_SECONDS = 10.0
 FLUSH_BYTES = 16 * MIB
@@ -296,9 +295,3 @@ class TraceWriter:
                 dropped=counts.dropped + dropped,
                 failed=counts.failed + failed,
             )
-
-
-def step_back() -> None:
-    """Let this thread run after all others: those that serve must not wait for what learns."""
-    if hasattr(os, "setpriority") and sys.platform == "linux":  # elsewhere it is the process's
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
